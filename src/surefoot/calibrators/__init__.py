@@ -76,7 +76,7 @@ class Calibrator:
     def fitted(self, val: "Predictions", **options: Any) -> Calibration:
         """`fit`, where probabilities may be exactly 0; the calibration knows the names of the classes."""
         names, reference = val.class_names, options.get("reference")
-        if reference is not None:
+        if isinstance(reference, type(val)):
             options["reference"] = with_classes(reference, names, "the predictions to fit")
         unnamed = replace(val, class_names=None)  # as a fit may apply calibrations, which have no names yet
         return replace(fit_without_zeros(self.fit, unnamed, **options), class_names=names)

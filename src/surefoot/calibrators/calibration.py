@@ -162,7 +162,7 @@ class Calibration(Result, ABC):
                 f"the calibration was fitted for {self.needs_members} members, "
                 f"but the predictions have {predictions.members}"
             )
-        return class_order(self.class_names, predictions, "the calibration")
+        return class_order(self.class_names, predictions.class_names, "the calibration")
 
     @property
     def needs_members(self) -> int | None:

@@ -41,7 +41,7 @@ from surefoot.networks.backbones import build_network
 from surefoot.networks.external import Importing
 from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.files import read_predictions
-from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.labels import LabelKind, short
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Recipe
 from surefoot.tasks.features import Encoding, encoding_from
@@ -317,6 +317,8 @@ def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) ->
     ]
     fitted = _read_json(folder / CALIBRATION, "a calibration file")
     calibration = None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION)
+    if calibration is not None and calibration.class_names is None:  # written before it named them
+        calibration = replace(calibration, class_names=names)
     if _is_inside(calibration, networks):
         assert calibration is not None
         for network in networks:
@@ -325,7 +327,8 @@ def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) ->
     scale, familiar = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
     thresholds = None
     if THRESHOLDS in about["files"]:
-        thresholds = rule_from(_read_json(folder / THRESHOLDS, "a thresholds file"), classes=len(names))
+        document = _read_json(folder / THRESHOLDS, "a thresholds file")
+        thresholds = rule_from(document, classes=len(names), class_names=names)
     reference = read_predictions(folder / REFERENCE) if REFERENCE in about["files"] else None
     bundle = Bundle(
         about=about,
@@ -372,6 +375,9 @@ def _check_parts(bundle: Bundle) -> None:
             raise InputError(f"T inside {fitted.needs_members} samples for {got}; allowed: as many")
     elif fitted is not None and fitted.needs_members not in (None, members):
         raise InputError(f"a calibration of {fitted.needs_members} members for {networks}; allowed: as many")
+    if fitted is not None and fitted.class_names != bundle.class_names:
+        classes = short(fitted.class_names), short(bundle.class_names)
+        raise InputError(f"{CALIBRATION} is for {classes[0]}, and {BUNDLE} has {classes[1]}; must be equal")
     reference = bundle.reference
     if reference is not None and (reference.kind, reference.class_names) != (bundle.kind, bundle.class_names):
         raise InputError(f"{REFERENCE} has predictions of another classifier")

@@ -59,7 +59,7 @@ class Sets(Result):
     @checked
     def of(self, predictions: Predictions) -> NDArray[np.bool_]:
         """Which classes are in each row's set, (n, classes), in the predictions' order; needs no labels."""
-        class_order(self.class_names, predictions, "the sets")
+        class_order(self.class_names, predictions.class_names, "the sets")
         calibrated = predictions if self.calibration is None else self.calibration(predictions)
         if calibrated.kind is LabelKind.MANY_LABELS or calibrated.classes != self.classes:
             raise InputError(

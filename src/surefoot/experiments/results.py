@@ -16,6 +16,7 @@ from surefoot.experiments.methods import KNN, ODIN, FitData, Method
 from surefoot.experiments.plan import MethodPlan, Plan
 from surefoot.experiments.run import REPEAT
 from surefoot.novelty import auroc
+from surefoot.predictions.labels import short
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
 from surefoot.runtime import NUMBERS_TO_DIVIDE, in_parallel, one_thread
@@ -205,11 +206,15 @@ def results_of(plan: Plan, store: Store | Reader) -> tuple[MethodRuns, ...]:
 
 
 def check_classes(plan: Plan, result: MethodRuns) -> None:
-    """Raise if a plan names more or fewer classes than its networks have."""
+    """Raise if a plan has other classes than its networks."""
     named = len(plan.class_names)
-    for classes in {outputs.classes for run in result.runs for outputs in run.outputs.values()}:
+    outputs = [outputs for run in result.runs for outputs in run.outputs.values()]
+    for classes, names in {(each.classes, each.class_names) for each in outputs}:
         if classes != named:
             raise InputError(f"the plan has {named} class names for networks of {classes} classes; {REPEAT}")
+        if names not in (None, plan.class_names):
+            in_both = short(plan.class_names), short(names)
+            raise InputError(f"the plan has classes {in_both[0]} for networks of {in_both[1]}; {REPEAT}")
 
 
 def described(method: Method) -> MethodRuns:

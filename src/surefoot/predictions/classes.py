@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefoot.errors import InputError, remark, shown
-from surefoot.predictions.labels import ClassifierOutputs, LabelKind, refuse_other_kind, short
+from surefoot.predictions.labels import LabelKind, refuse_other_kind, short
 from surefoot.predictions.validate import check_class_names
 
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
 
+Names = tuple[str, ...] | None
 Order = tuple[int, ...] | None  # of columns; None: as they are
 
 
-def class_order(names: tuple[str, ...] | None, predictions: ClassifierOutputs, owner: str) -> Order:
-    """Where each of the named classes is among those of the predictions; other classes are refused.
+def class_order(names: Names, given: Names, owner: str) -> Order:
+    """Where each of the named classes is among those given by predictions; other classes are refused.
 
     Where only one side has names, columns are taken in their order, with a remark. `owner` is what was made
     for the named classes.
     """
-    given = predictions.class_names
     if names == given:
         return None
     if names is None or given is None:
@@ -39,7 +39,7 @@ def class_order(names: tuple[str, ...] | None, predictions: ClassifierOutputs, o
     return tuple(place[name] for name in names)
 
 
-def _remark_on_unnamed(names: tuple[str, ...] | None, given: tuple[str, ...] | None, owner: str) -> None:
+def _remark_on_unnamed(names: Names, given: Names, owner: str) -> None:
     """Nothing where the names of the other side are its places."""
     named = names or given or ()
     if named == tuple(map(str, range(len(named)))):
@@ -73,24 +73,24 @@ def class_names_of(predictions: "Predictions") -> tuple[str, ...]:
     return predictions.class_names or tuple(str(index) for index in range(predictions.classes))
 
 
-def class_names_from(document: Mapping[str, Any]) -> tuple[str, ...] | None:
+def class_names_from(document: Mapping[str, Any]) -> Names:
     """The class names in the plain values of a file; None in a file without."""
     names = document.get("class_names")
     if names is None:
         return None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise InputError("class_names are not a list of texts; allowed: the names of the classes")
     check_class_names(names)
     return tuple(names)
 
 
-def with_classes(predictions: "Predictions", names: tuple[str, ...] | None, owner: str) -> "Predictions":
+def with_classes(predictions: "Predictions", names: Names, owner: str) -> "Predictions":
     """The predictions with the named classes, in that order; those without names are called so."""
     if names is not None and len(names) != predictions.classes:
         raise InputError(
             f"the predictions have {predictions.classes} classes; those of {owner} are {short(names)}"
         )
-    arranged = reordered(predictions, class_order(names, predictions, owner))
+    arranged = reordered(predictions, class_order(names, predictions.class_names, owner))
     return arranged if arranged.class_names is not None else replace(arranged, class_names=names)
 
 

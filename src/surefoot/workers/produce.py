@@ -127,7 +127,8 @@ def stored_scaled_samples(
     arrays = store.scaled_samples(spec)
     try:
         predictions = store.predictions(spec, split).with_logits(torch.from_numpy(arrays[split]).unsqueeze(0))
-        return predictions, TemperatureBeforeAveraging.from_dict(json.loads(str(arrays["calibration"])))
+        fitted = TemperatureBeforeAveraging.from_dict(json.loads(str(arrays["calibration"])))
+        return predictions, replace(fitted, class_names=predictions.class_names)
     except (KeyError, TypeError, ValueError) as error:
         path = store.folder(spec) / SCALED_SAMPLES
         raise InputError(f"{path} is damaged ({error}); remove it to compute it again") from error
