@@ -16,7 +16,7 @@ from surefoot.calibrators import Calibration, calibration_document
 from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
-from surefoot.predictions.classes import class_order, in_one_order
+from surefoot.predictions.classes import class_order, in_one_order, with_classes
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS
 from surefoot.predictions.predictions import Predictions
@@ -92,6 +92,8 @@ def choose_sets(
     (array([ True, False]), array([ True,  True]))
     """
     require(0 < coverage < 1, "coverage", coverage, "above 0 and below 1")
+    if calibration is not None:
+        val = with_classes(val, calibration.class_names, "the calibration")
     others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
     given = in_one_order({name: each for name, each in others.items() if each is not None})
     calibrated = val if calibration is None else calibration(val)
@@ -102,8 +104,9 @@ def choose_sets(
         raise InputError("no labels to choose sets on; allowed: predictions with at least one label")
     rank = math.ceil((len(true) + 1) * coverage - 1e-9)
     limit = float(np.sort(true)[::-1][rank - 1]) if rank <= len(true) else 0.0
-    names = val.class_names or (None if calibration is None else calibration.class_names)
-    sets = Sets(coverage, limit, len(true), calibrated.classes, calibration, class_names=names)
+    sets = Sets(
+        coverage, limit, len(true), calibrated.classes, calibration, class_names=calibrated.class_names
+    )
     return replace(sets, measured={name: measure_sets(sets, each) for name, each in given.items()})
 
 

@@ -156,13 +156,11 @@ class Thresholds(Result):
         return zones(prepared, *self._limits(prepared))
 
     def _named_as_parts(self, prepared: Predictions) -> Predictions:
-        """Refuse predictions whose classes have other names than the parts: older files name only these."""
-        if self.per != PREDICTED_CLASS or self.class_names is not None:
+        """With the classes called as the parts are; without class names, only the parts say what that is."""
+        have, places = class_names_of(prepared), {str(index) for index in range(self.classes)}
+        if self.per != PREDICTED_CLASS or self.parts.keys() <= set(have):
             return prepared
-        have, numbers = class_names_of(prepared), {str(index) for index in range(self.classes)}
-        if self.parts.keys() <= set(have):
-            return prepared
-        if self.parts.keys() <= numbers:
+        if self.parts.keys() <= places:
             return replace(prepared, class_names=None)
         raise InputError(
             f"the thresholds are for the classes {short(tuple(self.parts))}, and the predictions have "
@@ -226,8 +224,6 @@ def choose_thresholds(
     the rows of its own part, and holds at the stated level on its own.
     """
     calibrated = val if calibration is None else calibration(val)
-    if calibration is not None and val.class_names is None:
-        calibrated = replace(calibrated, class_names=calibration.class_names)
     prepared = calibrated if for_class is None else calibrated.of_class(for_class)
     if per is None:
         chosen = _choose(prepared, guarantee, seed)

@@ -22,7 +22,7 @@ from surefoot.deploy.thresholds import (
 )
 from surefoot.errors import InputError, require, require_whole
 from surefoot.io import all_or_none
-from surefoot.predictions.classes import in_one_order
+from surefoot.predictions.classes import in_one_order, with_classes
 from surefoot.predictions.labels import IGNORE
 from surefoot.predictions.predictions import Predictions
 
@@ -63,6 +63,8 @@ def choose_thresholds(
         raise InputError("both calibration and split; allowed: one of the two")
     require_whole("seed", seed, 0)
     require(split is None or 0 < split < 1, "split", split, "above 0 and below 1")
+    if calibration is not None:
+        val = with_classes(val, calibration.class_names, "the calibration")
     others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
     given = in_one_order({name: each for name, each in others.items() if each is not None})
     del given["val"]
