@@ -6,6 +6,7 @@ Importing this package does not import torch: the fit functions are imported whe
 import json
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -13,11 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
 from surefoot.arguments import checked
-from surefoot.calibrators.calibration import SHARED, Calibration, Evidence, fit_without_zeros, positive
+from surefoot.calibrators.calibration import (
+    SHARED,
+    Calibration,
+    Evidence,
+    fit_without_zeros,
+    naming_classes,
+    positive,
+)
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
-from surefoot.predictions.classes import class_names_from, with_classes
+from surefoot.predictions.classes import class_names_from
 from surefoot.registry import Registry
 
 if TYPE_CHECKING:
@@ -75,11 +83,7 @@ class Calibrator:
 
     def fitted(self, val: "Predictions", **options: Any) -> Calibration:
         """`fit`, where probabilities may be exactly 0; the calibration knows the names of the classes."""
-        names, reference = val.class_names, options.get("reference")
-        if isinstance(reference, type(val)):
-            options["reference"] = with_classes(reference, names, "the predictions to fit")
-        unnamed = replace(val, class_names=None)  # as a fit may apply calibrations, which have no names yet
-        return replace(fit_without_zeros(self.fit, unnamed, **options), class_names=names)
+        return naming_classes(partial(fit_without_zeros, self.fit))(val, **options)
 
 
 def _later(path: str) -> Callable[..., Any]:

@@ -10,7 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from surefoot.calibrators.calibration import Calibration, evidence_from, not_negative, numbers_from
+from surefoot.calibrators.calibration import (
+    Calibration,
+    evidence_from,
+    naming_classes,
+    not_negative,
+    numbers_from,
+)
 from surefoot.calibrators.folds import folds_of
 from surefoot.calibrators.logistic import (
     EXACT,
@@ -185,6 +191,7 @@ class AffineModule(FittedModule):
 Kind = TypeVar("Kind", bound=Affine)
 
 
+@naming_classes
 def fit_vector_scaling(
     val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> VectorScaling:
@@ -197,6 +204,7 @@ def fit_vector_scaling(
     return _fit(VectorScaling, val, regularisation, weights)
 
 
+@naming_classes
 def fit_matrix_scaling(
     val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> MatrixScaling:
@@ -208,6 +216,7 @@ def fit_matrix_scaling(
     return _fit(MatrixScaling, val, regularisation, weights)
 
 
+@naming_classes
 def fit_dirichlet_scaling(
     val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> DirichletScaling:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from surefoot.calibrators.calibration import naming_classes
 from surefoot.calibrators.search import CLOSE, is_at_bound, is_flat, is_separable, search, search_bounds
 from surefoot.calibrators.temperature import Temperature, fit_temperature, interval_factor
 from surefoot.errors import InputError
@@ -78,6 +79,7 @@ class Slopes:
         return float(self.rows.sum())
 
 
+@naming_classes
 def fit_temperature_before_averaging(val: Predictions) -> TemperatureBeforeAveraging:
     """The T that minimises the unclipped NLL of mean_m softmax(z_m / T), exact to 1e-6.
 
@@ -107,7 +109,6 @@ def fit_temperature_before_averaging(val: Predictions) -> TemperatureBeforeAvera
         n=labelled.n,
         label_kind=labelled.kind,
         classes=labelled.classes,
-        class_names=labelled.class_names,
         at_bound=at_bound,
         separable=at_bound and all(is_separable(one) for one in each),
         members=members,

@@ -4,13 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 import numpy as np
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, require_number
-from surefoot.predictions.classes import Order, class_order, reordered
+from surefoot.predictions.classes import Order, class_order, reordered, unnamed, with_classes
 from surefoot.predictions.labels import LabelKind
 from surefoot.results import Result
 
@@ -222,6 +223,26 @@ def fit_without_zeros(fit: Callable[..., Calibration], val: "Predictions", **opt
     fitted = fit(val.with_zeros_as(lowest), **options)
     is_unchanged = getattr(fitted, "declined", None) is not None
     return fitted if is_unchanged else replace(fitted, lowest_probability=lowest)
+
+
+Fit = TypeVar("Fit", bound=Callable[..., Calibration])
+
+
+def naming_classes(fit: Fit) -> Fit:
+    """`fit`, whose calibration has the class names of its data; of a reference with these, in any order.
+
+    The fit itself knows no names, as it may apply calibrations that have none yet.
+    """
+
+    @wraps(fit)
+    def named(val: "Predictions", *arguments: Any, **options: Any) -> Calibration:
+        names, reference = val.class_names, options.get("reference")
+        if isinstance(reference, type(val)):
+            options["reference"] = unnamed(with_classes(reference, names, "the predictions to fit"))
+        fitted = fit(unnamed(val), *arguments, **options)
+        return fitted if names is None else replace(fitted, class_names=names)
+
+    return cast("Fit", named)
 
 
 def positive(document: Mapping[str, Any], name: str) -> float:

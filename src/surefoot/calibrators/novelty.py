@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from surefoot.calibrators.calibration import Calibration, facts_from, not_negative, positive
+from surefoot.calibrators.calibration import Calibration, facts_from, naming_classes, not_negative, positive
 from surefoot.calibrators.search import Rows, known_labels, losses, search_bounds
 from surefoot.calibrators.temperature import FittedModule, fit_temperature, only_labelled
 from surefoot.errors import InputError
@@ -101,6 +101,7 @@ class NoveltyScalingModule(FittedModule):
         return logits / (self.t0 + self.t1 * novelty).unsqueeze(1)
 
 
+@naming_classes
 def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
     """T0 > 0 and T1 >= 0 that minimise the unclipped NLL of `val`, never worse than one T for all.
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from surefoot.calibrators.affine import MOST_PRINTED
-from surefoot.calibrators.calibration import Calibration, evidence_from, numbers_from
+from surefoot.calibrators.calibration import Calibration, evidence_from, naming_classes, numbers_from
 from surefoot.calibrators.curves import Curves
 from surefoot.calibrators.logistic import softplus
 from surefoot.calibrators.temperature import FittedModule, weighted_rows
@@ -293,6 +293,7 @@ def _to_log_odds(logits: Array) -> None:
     logits[largest[0], lost] = top - np.logaddexp.reduce(given, axis=0)
 
 
+@naming_classes
 def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> PlattScaling:
     """sigmoid(a s + c) of the log odds s of each class, with Platt's targets. Platt, 1999.
 
@@ -306,6 +307,7 @@ def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> 
     return _fit_logistic(PlattScaling, val, weights, lambda s: [s])
 
 
+@naming_classes
 def fit_beta_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> BetaCalibration:
     """sigmoid(a log p - b log(1 - p) + c), a and b of 0 or more, of each class. Kull et al., AISTATS 2017.
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from surefoot.calibrators.calibration import numbers_from
+from surefoot.calibrators.calibration import naming_classes, numbers_from
 from surefoot.calibrators.one_vs_rest import OneVsRest, OneVsRestModule, curve_count, curve_data, facts_of
 from surefoot.errors import require_whole
 from surefoot.predictions.labels import LabelKind
@@ -251,6 +251,7 @@ def _interpolated(values: Tensor, scores: Tensor, probabilities: Tensor) -> Tens
     return probabilities.gather(1, left) + beyond * slopes.gather(1, left)
 
 
+@naming_classes
 def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> IsotonicCalibration:
     """The non-decreasing step function with the least squared error. Zadrozny & Elkan, KDD 2002.
 
@@ -295,6 +296,7 @@ def _cells_with_steps(mass: Array, positives: Array) -> Bools:
     return result
 
 
+@naming_classes
 def fit_histogram_calibration(
     val: Predictions, *, bins: int = BINS, weights: ArrayLike | None = None
 ) -> HistogramCalibration:

@@ -16,6 +16,7 @@ from surefoot.calibrators.calibration import (
     evidence_from,
     facts_from,
     fit_without_zeros,
+    naming_classes,
     positive,
 )
 from surefoot.calibrators.search import (
@@ -323,6 +324,7 @@ class TemperatureModule(FittedModule):
 
 
 @checked
+@naming_classes
 def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Temperature:
     """The T that minimises the unclipped NLL of `val`, exact to 1e-6 and always positive.
 
@@ -337,12 +339,7 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
         assert isinstance(fitted, Temperature)
         return fitted
     labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
-    facts: dict[str, Any] = {
-        "n": labelled.n,
-        "label_kind": labelled.kind,
-        "classes": labelled.classes,
-        "class_names": labelled.class_names,
-    }
+    facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
         return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
     found = _least_nll(labelled, rows)
@@ -397,6 +394,7 @@ def _least_nll(labelled: Predictions, weights: Array | None) -> _Found:
 
 
 @checked
+@naming_classes
 def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     """A temperature for each member by itself: the paper's ensemble of T-scaled models.
 
@@ -408,9 +406,7 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
         fitted = fit_without_zeros(fit_member_temperatures, val)
         assert isinstance(fitted, MemberTemperatures)
         return fitted
-    unnamed = replace(val, class_names=None)  # the names are those of all members
-    members = tuple(fit_temperature(unnamed.member(i)) for i in range(val.members))
-    return MemberTemperatures(members, class_names=val.class_names)
+    return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 
 def only_labelled(val: Predictions) -> Predictions:

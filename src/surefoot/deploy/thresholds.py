@@ -27,7 +27,7 @@ from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.io import read_json, replacing
 from surefoot.novelty import max_probability
-from surefoot.predictions.classes import class_names_from, class_names_of, with_classes
+from surefoot.predictions.classes import class_names_from, class_names_of, unnamed, with_classes
 from surefoot.predictions.labels import LabelKind, short
 from surefoot.predictions.logits import average_sigmoid, average_softmax, map_chunks
 from surefoot.predictions.outcomes import DECIMALS, Array
@@ -161,7 +161,7 @@ class Thresholds(Result):
         if self.per != PREDICTED_CLASS or self.parts.keys() <= set(have):
             return prepared
         if self.parts.keys() <= places:
-            return replace(prepared, class_names=None)
+            return unnamed(prepared)
         raise InputError(
             f"the thresholds are for the classes {short(tuple(self.parts))}, and the predictions have "
             f"{short(have)}; needed: the same names"

@@ -1,6 +1,7 @@
 """The classes that something was made for, and those of predictions. Does not need torch."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,15 @@ def class_names_from(document: Mapping[str, Any]) -> Names:
         raise InputError("class_names are not a list of texts; allowed: the names of the classes")
     check_class_names(names)
     return tuple(names)
+
+
+def unnamed(predictions: "Predictions") -> "Predictions":
+    """The same without class names, which does not check them again."""
+    if predictions.class_names is None:
+        return predictions
+    result = copy(predictions)
+    object.__setattr__(result, "class_names", None)
+    return result
 
 
 def with_classes(predictions: "Predictions", names: Names, owner: str) -> "Predictions":
