@@ -29,14 +29,14 @@ def class_order(names: Names, given: Names, owner: str) -> Order:
     if names is None or given is None:
         _remark_on_unnamed(names, given, owner)
         return None
-    extra = [name for name in given if name not in set(names)]
-    missing = [name for name in names if name not in set(given)]
+    place, known = {name: index for index, name in enumerate(given)}, set(names)
+    extra = [name for name in given if name not in known]
+    missing = [name for name in names if name not in place]
     if extra or missing:
         what = f"a class {shown(extra[0])}" if extra else f"no class {shown(missing[0])}"
         raise InputError(
             f"the predictions have {what}; the classes of {owner} are {short(names)}, and must be the same"
         )
-    place = {name: index for index, name in enumerate(given)}
     return tuple(place[name] for name in names)
 
 
