@@ -352,12 +352,29 @@ def read_json(path: str | Path, what: str) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The values of a JSON text; whole numbers have 64 bits, no number is too large, and text is Unicode."""
-    document = json.loads(text, parse_int=_whole, parse_float=_float, parse_constant=_no_constant)
+    """The values of a JSON text.
+
+    Whole numbers have 64 bits, no number is too large, no name occurs twice in an object, text is Unicode.
+    """
+    document = json.loads(
+        text,
+        parse_int=_whole,
+        parse_float=_float,
+        parse_constant=_no_constant,
+        object_pairs_hook=_no_repeated,
+    )
     found = HALF_CHARACTER.search(text if isinstance(text, str) else text.decode("utf-8", "replace"))
     if found is not None:
         json.dumps(document, ensure_ascii=False).encode("utf-8")  # which fails unless it has the other half
     return document
+
+
+def _no_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(result := dict(pairs)) == len(pairs):
+        return result
+    names = [name for name, _ in pairs]
+    repeated = next(name for name in names if names.count(name) > 1)
+    raise ValueError(f"the name {_short(repeated)!r} occurs twice in an object")
 
 
 def _no_constant(name: str) -> float:

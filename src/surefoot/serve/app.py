@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from surefoot import __version__
+from surefoot.errors import InputError
 from surefoot.images.decode import refusing_bombs
 from surefoot.pages import TEMPLATES, template_named
 from surefoot.runtime import usable_cores
@@ -230,6 +231,8 @@ class Service:
     async def _predicted(self, sample: Tensor) -> Outcome:
         try:
             return await asyncio.wrap_future(self.batcher.submit(sample))
+        except InputError as error:
+            return RefusedError(422, str(error))
         except PredictionError:
             return RefusedError(500, "the prediction failed; see the server's log")
 
