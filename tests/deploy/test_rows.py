@@ -19,10 +19,12 @@ from surefoot.deploy.export import export_bundle
 from surefoot.deploy.make_bundle import why_not
 from surefoot.experiments.methods import METHODS
 from surefoot.recipes.recipe import Recipe
+from surefoot.serve.app import json_response
 from surefoot.serve.batching import Predictor
 from surefoot.serve.limits import RefusedError
 from surefoot.tasks.manifest import load_task
 from surefoot.tasks.task import Split
+from surefoot.text import CONTROLS
 from tests.cli.command import surefoot as command
 from tests.deploy.made import ran
 from tests.deploy.test_bundle import bundled
@@ -286,6 +288,24 @@ def test_rows_over_http(ensemble, tmp_path):
         assert "Drop images here" not in page
     lenient = Predictor(bundle, None, "cpu", allow_unseen=True)
     assert len(lenient.rows("application/json", json.dumps(west).encode(), 4)) == 1
+
+
+def test_names_of_a_bundle_control_no_terminal_and_are_no_formulas(tmp_path):
+    nasty = "\x1b[31m\x9b\u202e`|<b>"
+    values = np.random.default_rng(0).standard_normal((90, 3)).astype(np.float32)
+    labels = [f"={'ab'[row % 2]}{nasty}" for row in range(90)]
+    recipe = Recipe(network="linear", epochs=1, learning_rate=0.1)
+    task = vectors(tmp_path / "run", values, labels=labels)
+    bundle = bundled(
+        ran(tmp_path / "run", task=task, recipe=recipe, methods=("single-t",)), "single-t", tmp_path / "b"
+    )
+    assert bundle.class_names == (f"=a{nasty}", f"=b{nasty}")
+    for name in ("README.md", "bundle.json", "metrics.json"):
+        assert CONTROLS.search((tmp_path / "b" / name).read_text()) is None
+    assert r"=a\x1b\[31m\x9b\u202e\`\|&lt;b&gt;" in (tmp_path / "b" / "README.md").read_text()
+    answer = json_response(200, {"classes": bundle.class_names})
+    assert CONTROLS.search(answer.body.decode()) is None
+    assert json.loads(answer.body)["classes"] == list(bundle.class_names)
 
 
 def test_vectors_of_another_length_are_one_sentence(tmp_path):
