@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from surefoot import InputError, LabelKind, Predictions, fit_calibration, fit_temperature
+from surefoot import InputError, LabelKind, Predictions, fit_calibration, fit_temperature, predictions_of
 from surefoot.metrics import METRICS
 from surefoot.predictions.arrays import LARGE, frozen
 from tests.conftest import draw_many_labels, draw_one_label
@@ -97,6 +97,20 @@ def from_batches():
     return Predictions.from_batches(batches()), (two, truth)
 
 
+def from_a_loader():
+    """The same, of a model that returns its inputs."""
+    logits, labels, _ = arrays()
+    two, truth = torch.empty(2, 3, dtype=torch.float64), torch.empty(2, dtype=torch.int64)
+
+    def batches():
+        for start in (0, 2):
+            two[:] = torch.from_numpy(logits[start : start + 2])
+            truth[:] = torch.from_numpy(labels[start : start + 2])
+            yield two, truth
+
+    return predictions_of(torch.nn.Identity(), batches()), (two.numpy(), truth.numpy())
+
+
 ROUTES = {
     "arrays": lambda: from_arrays(Predictions.from_logits),
     "probs": lambda: from_arrays(
@@ -111,6 +125,7 @@ ROUTES = {
     "pandas": lambda: from_a_frame(lambda columns: pd.DataFrame(columns, copy=False)),
     "attributes": from_attributes,
     "batches": from_batches,
+    "loader": from_a_loader,
 }
 
 
@@ -121,6 +136,10 @@ def test_later_changes_in_place_change_nothing(route):
     predictions, given = ROUTES[route]()
     spoil(*given)
     assert values_of(predictions) == expected
+    if route != "probs":
+        assert METRICS["nll"].function(predictions) == METRICS["nll"].function(
+            Predictions.from_logits(LOGITS, LABELS)
+        )
 
 
 def test_a_large_array_changed_between_two_metrics_changes_nothing():
@@ -286,6 +305,11 @@ def test_other_containers_are_read(make):
 def test_batches_whose_labels_do_not_fit_are_refused(batches, message):
     with pytest.raises(InputError, match=message):
         Predictions.from_batches(batches)
+
+
+def test_a_loader_whose_labels_are_one_number_is_refused():
+    with pytest.raises(InputError, match="the labels of a batch are 5; allowed: a label for each row"):
+        predictions_of(torch.nn.Identity(), [(torch.from_numpy(LOGITS), 5)])
 
 
 @pytest.mark.parametrize(
