@@ -15,6 +15,7 @@ from tests.conftest import draw_many_labels, draw_one_label
 
 LOGITS = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.5, 3.0], [1.0, 0.0, 0.0]])
 LABELS = np.array([0, 1, 2, 1])
+MASKED = np.ma.masked_array([0, 1, 2, 1], mask=[False, False, True, False])
 OTHERS = {"groups": np.array([1, 1, 2, 2]), "ids": np.array(list("abcd")), "novelty": np.arange(4.0)}
 OTHERS["features"] = np.ones((4, 2))
 
@@ -208,6 +209,16 @@ def test_the_constructor_takes_tensors_of_other_types_and_layouts():
             assert values_of(made) == expected
 
 
+@pytest.mark.parametrize("keys", [MASKED, np.array([1.0, 2, 3, 4]), np.zeros((4, 1), int)])
+def test_the_constructor_refuses_keys_as_from_logits_does(keys):
+    for make in (
+        Predictions.from_logits,
+        lambda z, y, **rest: replace(Predictions.from_logits(z, y), **rest),
+    ):
+        with pytest.raises(InputError, match="groups"):
+            make(LOGITS, LABELS, groups=keys)
+
+
 def test_only_arrays_that_nobody_can_write_to_are_not_copied(tmp_path):
     logits = LOGITS.copy()
     view = logits[:]
@@ -236,7 +247,6 @@ def test_a_calibration_and_thresholds_do_not_change_with_the_data_they_were_fitt
         assert fitted.to_dict() == before
 
 
-MASKED = np.ma.masked_array([0, 1, 2, 1], mask=[False, False, True, False])
 REFUSED = {
     "masked labels": (LOGITS, MASKED, "labels are masked in row 2; allowed: a value in every row"),
     "masked logits": (np.ma.masked_equal(LOGITS, 3.0), LABELS, "logits are masked in row 2"),

@@ -17,7 +17,7 @@ from torch.utils.dlpack import from_dlpack
 
 from surefoot.errors import InputError
 from surefoot.predictions.memory import refuse_larger_than_memory
-from surefoot.predictions.validate import as_floats, as_labels
+from surefoot.predictions.validate import as_floats, as_keys, as_labels
 
 OWN = "surefoot_own"  # an attribute of tensors whose memory nobody else writes to
 LARGE = 2**28  # bytes
@@ -61,7 +61,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")  # and we never write to it
         tensor = torch.from_numpy(array)
-    if _is_frozen(array):
+    if is_frozen(array):
         tensor.__dict__[OWN] = True
     return tensor
 
@@ -78,9 +78,14 @@ def own(name: str, tensor: Tensor) -> Tensor:
     return copy
 
 
+def own_keys(name: str, keys: Any) -> NDArray[Any]:
+    """Groups or ids as an array that nobody else can write to."""
+    return frozen(as_keys(name, as_numpy(name, keys)))
+
+
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """A read-only copy; the array itself if it is read-only."""
-    if _is_frozen(array):
+    if is_frozen(array):
         return array
     if array.nbytes > LARGE:
         refuse_larger_than_memory("a copy of an array that is not read-only", array.nbytes)
@@ -89,7 +94,7 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
-def _is_frozen(array: Any) -> bool:
+def is_frozen(array: Any) -> bool:
     """Whether neither the array nor anything that it is a view of can be written to."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown, shown
-from surefoot.predictions.arrays import as_numpy, as_tensor, frozen, frozen_table, is_on_device, own
+from surefoot.predictions.arrays import (
+    as_numpy,
+    as_tensor,
+    frozen_table,
+    is_frozen,
+    is_on_device,
+    own,
+    own_keys,
+)
 from surefoot.predictions.columns import class_indices, names_true_or_false
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import (
@@ -35,7 +43,6 @@ from surefoot.predictions.outcomes import Outcomes
 from surefoot.predictions.validate import (
     Floats,
     as_floats,
-    as_keys,
     as_labels,
     as_predictions,
     as_rectangle,
@@ -77,7 +84,8 @@ class Predictions:
             object.__setattr__(self, name, None if tensor is None else own(name, tensor))
         for name in ("groups", "ids"):
             keys = getattr(self, name)
-            object.__setattr__(self, name, None if keys is None else frozen(keys))
+            if keys is not None and not is_frozen(keys):
+                object.__setattr__(self, name, own_keys(name, keys))
         if self.logits.device.type == "cpu":
             check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
         else:
@@ -413,7 +421,7 @@ class Predictions:
             raise InputError(
                 f"column {column!r} is empty in {values.null_count} rows; every row needs a group"
             )
-        return replace(self, groups=as_keys(f"column {column!r}", values.to_pylist()))
+        return replace(self, groups=own_keys(f"column {column!r}", values.to_pylist()))
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:
@@ -482,8 +490,8 @@ def _build(
         labels=labels.to(torch.int64) if stay else as_tensor(truth).to(device),
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
-        groups=None if groups is None else as_keys("groups", as_numpy("groups", groups)),
-        ids=None if ids is None else as_keys("ids", as_numpy("ids", ids)),
+        groups=None if groups is None else own_keys("groups", groups),
+        ids=None if ids is None else own_keys("ids", ids),
         novelty=novelty,
         attributes=None if attributes is None else _as_table(attributes),
         features=None
