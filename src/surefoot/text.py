@@ -111,11 +111,16 @@ def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     >>> csv_text(["name"], [["=1+1"], ["\x1b[31m"]])
     "name\n'=1+1\n\\x1b[31m\n"
     """
+    shown = ([visible(each) if isinstance(each, str) else each for each in line] for line in lines)
+    return exact_csv_text([visible(name) for name in header], shown)
+
+
+def exact_csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """The same with every text as it is, but for formulas: `from_spreadsheet` gives it back."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     for line in [header, *lines]:
-        cells = (spreadsheet_text(visible(each)) if isinstance(each, str) else each for each in line)
-        writer.writerow(cells)
+        writer.writerow(spreadsheet_text(each) if isinstance(each, str) else each for each in line)
     return out.getvalue()
 
 
