@@ -1,5 +1,6 @@
 """Arrays are the user's: what is done to them later changes nothing, and every layout in memory is read."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from surefoot import InputError, LabelKind, Predictions, fit_calibration, fit_temperature, predictions_of
 from surefoot.metrics import METRICS
 from surefoot.predictions.arrays import LARGE, frozen
+from surefoot.sklearn import TemperatureScaledClassifier
 from tests.conftest import draw_many_labels, draw_one_label
 
 LOGITS = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [0.0, 0.5, 3.0], [1.0, 0.0, 0.0]])
@@ -228,6 +230,8 @@ def test_only_arrays_that_nobody_can_write_to_are_not_copied(tmp_path):
     mapped = np.load(tmp_path / "logits.npy", mmap_mode="r")
     assert Predictions.from_logits(mapped, LABELS).logits.data_ptr() == mapped.ctypes.data
     first = Predictions.from_logits(logits, LABELS)
+    copied = copy.deepcopy(first.logits)
+    assert first.with_logits(copied).logits.data_ptr() not in (copied.data_ptr(), first.logits.data_ptr())
     assert replace(first, novelty=torch.zeros(4)).logits.data_ptr() == first.logits.data_ptr()
 
 
@@ -315,6 +319,12 @@ def test_other_containers_are_read(make):
 def test_batches_whose_labels_do_not_fit_are_refused(batches, message):
     with pytest.raises(InputError, match=message):
         Predictions.from_batches(batches)
+
+
+def test_masked_labels_and_weights_are_refused_by_the_classifier_of_scikit_learn():
+    for masked in ({"y": MASKED}, {"y": LABELS, "sample_weight": MASKED}):
+        with pytest.raises(InputError, match="masked in row 2; allowed: a value in every row"):
+            TemperatureScaledClassifier().fit(LOGITS, **masked)
 
 
 def test_a_loader_whose_labels_are_one_number_is_refused():

@@ -19,13 +19,13 @@ from surefoot.errors import InputError
 from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.predictions.validate import as_floats, as_keys, as_labels
 
-OWN = "surefoot_own"  # an attribute of tensors whose memory nobody else writes to
+OWN = "surefoot_own"  # an attribute of tensors: the address of memory that nobody else writes to
 LARGE = 2**28  # bytes
 
 
 def as_numpy(name: str, values: Any) -> Any:
     """Tensors, and anything with DLPack, as an array on the CPU that shares memory where it can."""
-    _refuse_masked(name, values)
+    refuse_masked(name, values)
     if not isinstance(values, Tensor):
         if isinstance(values, np.ndarray | pa.Array) or not hasattr(values, "__dlpack__"):
             return values
@@ -41,8 +41,8 @@ def as_numpy(name: str, values: Any) -> Any:
         raise InputError(f"{name} are a {kind} tensor; allowed: a tensor of numbers that has data") from None
 
 
-def _refuse_masked(name: str, values: Any) -> None:
-    """Numpy would read what is behind the mask."""
+def refuse_masked(name: str, values: Any) -> None:
+    """Raise for a masked array in which something is masked: numpy would read what is behind the mask."""
     parts = values if isinstance(values, list | tuple) else [values]
     for row, part in enumerate(parts):
         if isinstance(part, np.ma.MaskedArray) and np.ma.is_masked(part):
@@ -61,21 +61,22 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")  # and we never write to it
         tensor = torch.from_numpy(array)
-    if is_frozen(array):
-        tensor.__dict__[OWN] = True
-    return tensor
+    return _marked(tensor) if is_frozen(array) else tensor
 
 
 def own(name: str, tensor: Tensor) -> Tensor:
     """A contiguous copy of a type that is computed with; the tensor itself if it is one already."""
-    if OWN in tensor.__dict__:
+    if tensor.__dict__.get(OWN) == tensor.data_ptr():  # a deep copy has the attribute, and other memory
         return tensor
     if not is_on_device(tensor):
         array = as_numpy(name, tensor)
         return as_tensor(frozen(as_labels(array) if name == "labels" else as_floats(name, array)))
-    copy = tensor.detach().clone(memory_format=torch.contiguous_format)
-    copy.__dict__[OWN] = True
-    return copy
+    return _marked(tensor.detach().clone(memory_format=torch.contiguous_format))
+
+
+def _marked(tensor: Tensor) -> Tensor:
+    tensor.__dict__[OWN] = tensor.data_ptr()
+    return tensor
 
 
 def own_keys(name: str, keys: Any) -> NDArray[Any]:
