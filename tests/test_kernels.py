@@ -280,6 +280,42 @@ def test_residuals_on_a_grid_are_the_same_without_compiled_code(without_kernels)
 
 
 @compiled
+@pytest.mark.parametrize("wrong", [-1, 99, 2**62, -(2**63)])
+@pytest.mark.parametrize("classes", CLASSES)
+def test_labels_out_of_range_give_nan_and_read_nothing_else(classes, wrong):
+    logits, labels = draw(130, classes)
+    labels[70] = wrong if wrong != 99 else classes
+    facts, correct, _ = kernels.softmax_facts(logits, labels, None)
+    assert np.flatnonzero(np.isnan(facts[0])).tolist() == [70]
+    assert not correct[70]
+    assert not kernels.top_is_label(logits, labels, None)[70]
+    assert np.isnan(kernels.softmax_slopes(logits, labels, 1.0, None).slope)
+
+
+@compiled
+@pytest.mark.parametrize("classes", CLASSES)
+def test_logits_that_are_not_finite_crash_nothing(classes):
+    logits, labels = draw(130, classes)
+    logits[70], logits[71, 0] = np.nan, np.inf
+    facts, _, _ = kernels.softmax_facts(logits, labels, None)
+    assert not np.isfinite(facts[0, 70:72]).any()
+
+
+@compiled
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf, -1e-9, 2.0, 1e200])
+def test_confidences_out_of_range_are_counted_inside_the_cells(wrong):
+    confidence, correct = np.array([0.5, wrong, 0.25]), np.array([True, False, True])
+    cell, sums = kernels.count_in_cells(confidence, correct, 100)
+    assert ((cell >= 0) & (cell < 100)).all()
+    assert sums[:, 0].sum() == 3
+    assert len(kernels.spread_on_grid(confidence, confidence, 100)) == 100
+    for doubts in (confidence * 1e12, -confidence):
+        histogram = Histogram.empty(Grid.of(1), 1)
+        histogram.add(0, doubts, ~correct)
+        assert histogram.count.sum() == 3
+
+
+@compiled
 @pytest.mark.parametrize("classes", [2, 12, 60, 150])
 def test_evaluation_and_fit_are_the_same_without_compiled_code(classes, without_kernels):
     logits, labels = draw(900, classes, dtype=np.float64)

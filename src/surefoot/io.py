@@ -12,6 +12,7 @@ import stat
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -352,12 +353,18 @@ def read_json(path: str | Path, what: str) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The values of a JSON text; whole numbers have 64 bits, no number is too large, and text is Unicode."""
-    document = json.loads(text, parse_int=_whole, parse_float=_float, parse_constant=_no_constant)
-    found = HALF_CHARACTER.search(text if isinstance(text, str) else text.decode("utf-8", "replace"))
-    if found is not None:
+    """The values of JSON: whole numbers have 64 bits, none is too large, text is Unicode, names differ."""
+    document = json.loads(text, **_PARSERS)
+    if HALF_CHARACTER.search(text if isinstance(text, str) else text.decode("utf-8", "replace")):
         json.dumps(document, ensure_ascii=False).encode("utf-8")  # which fails unless it has the other half
     return document
+
+
+def _no_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(result := dict(pairs)) < len(pairs):
+        repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the name {_short(repeated)!r} occurs twice in an object")
+    return result
 
 
 def _no_constant(name: str) -> float:
@@ -369,8 +376,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number) and "inf" not in text:
+    if math.isinf(number := float(text)) and "inf" not in text:
         raise ValueError(f"the number {_short(text)} is too large")
     return number
 
@@ -379,6 +385,10 @@ def _whole(text: str) -> int:
     if len(text) > 20 or not SMALLEST_WHOLE <= int(text) <= LARGEST_WHOLE:
         raise ValueError(f"the number {_short(text)} is too large; allowed: 64 bits")
     return int(text)
+
+
+_PARSERS: Any = {"parse_int": _whole, "parse_float": _float, "parse_constant": _no_constant}
+_PARSERS |= {"object_pairs_hook": _no_repeated}
 
 
 def _refuse_large_numbers(document: dict[str, Any]) -> None:

@@ -5,7 +5,8 @@
 // Exponentials and sums are float64, but above MANY classes the exponentials of float32 logits are float32: each
 // fact is then right to 1e-7. Their sums are float64, so that rows tie whatever the order of their classes.
 //
-// Logits must be finite. Without this library the same is computed with torch: `predictions/logits.py`,
+// Logits must be finite and labels in range. If they are not, because somebody has changed them since they were
+// checked, results are NaN or of any value, but nothing is read or written outside the arrays. Without this library the same is computed with torch: `predictions/logits.py`,
 // `calibrators/search.py`.
 
 #include <cstdint>
@@ -90,6 +91,9 @@ template <class Mask, class Vector> INLINE Vector choose(Mask mask, Vector yes, 
   return (Vector)((mask & (Mask)yes) | (~mask & (Mask)no));
 }
 
+// The value, or the nearest of 0 and `last`; 0 for NaN.
+INLINE double within(double value, double last) { return value > 0 ? value < last ? value : last : 0; }
+
 INLINE double sum(Doubles v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
 INLINE EightFloats low(Floats v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7); }
@@ -155,7 +159,7 @@ template <class T> INLINE int64_t top_class(const T *row, int64_t classes) {
   }
   int64_t top = classes;
   for (int lane = 0; lane < WIDTH; lane++) top = lowest[lane] < top ? lowest[lane] : top;
-  return top;
+  return top < classes ? top : 0;  // NaN equals nothing
 }
 
 // Of ROWS rows: the highest logit, the class it is of, the label and its logit, and sums over the classes.
@@ -174,6 +178,10 @@ template <class T> struct Rows {
   }
 };
 
+template <class T> INLINE double logit_of(const T *row, int64_t label, int64_t classes) {
+  return (uint64_t)label < (uint64_t)classes ? (double)row[label] : __builtin_nan("");
+}
+
 // For few classes: ROWS rows, class by class, in float64; and the highest logits and their classes.
 template <class T> INLINE void turn(const Rows<T> &rows, int64_t start, int64_t count, Doubles columns[][GROUPS], Block &block) {
   double *numbers = (double *)columns, *of_label = (double *)block.of_label;
@@ -183,7 +191,7 @@ template <class T> INLINE void turn(const Rows<T> &rows, int64_t start, int64_t 
     int64_t label = rows.labels[start + (number < count ? number : 0)];
     for (int64_t k = 0; k < rows.classes; k++) numbers[k * ROWS + number] = row[k];
     labels[number] = label;
-    of_label[number] = row[label];
+    of_label[number] = logit_of(row, label, rows.classes);
   }
   for (int group = 0; group < GROUPS; group++) {
     Doubles highest = columns[0][group];
@@ -203,7 +211,7 @@ template <class T> INLINE double find_top(const Rows<T> &rows, int64_t start, in
   int64_t top = top_class(row, rows.classes), label = rows.labels[start + number];
   ((int64_t *)block.top)[number] = top;
   ((int64_t *)block.label)[number] = label;
-  ((double *)block.of_label)[number] = row[label];
+  ((double *)block.of_label)[number] = logit_of(row, label, rows.classes);
   return ((double *)block.highest)[number] = row[top];
 }
 
@@ -612,7 +620,7 @@ INLINE void add_doubts(const double *doubts, const uint8_t *correct, int64_t n, 
   for (int64_t start = 0; start < n; start += AT_ONCE) {
     const int64_t count = n - start < AT_ONCE ? n - start : AT_ONCE;
     for (int64_t number = 0; number < count; number++) {
-      const int64_t doubt = (int64_t)doubts[start + number], leading = 63 - __builtin_clzll((uint64_t)doubt | 1);
+      const int64_t doubt = (int64_t)within(doubts[start + number], DECIMALS), leading = 63 - __builtin_clzll((uint64_t)doubt | 1);
       const int64_t octave = (leading < even ? leading : even) - bits, shift = octave > 0 ? octave : 0;
       of[number] = cells + (doubt >> shift) + (shift << bits);
       offset[number] = doubt - (doubt >> shift << shift);
@@ -630,8 +638,7 @@ INLINE void add_doubts(const double *doubts, const uint8_t *correct, int64_t n, 
 }
 
 INLINE void spread(double confidence, double residual, int64_t cells, double *grid) {
-  double place = confidence * (double)cells - 0.5, last = (double)(cells - 1);
-  place = place < 0 ? 0 : place > last ? last : place;
+  const double place = within(confidence * (double)cells - 0.5, (double)(cells - 1));
   int64_t cell = (int64_t)place;
   cell = cell < cells - 2 ? cell : cells - 2;
   double to_right = residual * (place - (double)cell);
@@ -749,7 +756,7 @@ EXPORT(float64, double)
 extern "C" void count_in_cells(const double *confidence, const uint8_t *correct, int64_t n, int64_t cells, int16_t *cell,
                                double *sums) {
   for (int64_t number = 0; number < n; number++) {
-    int64_t own = (int64_t)((1.0 - confidence[number]) * (double)cells);
+    const int64_t own = (int64_t)within((1.0 - confidence[number]) * (double)cells, (double)(cells - 1));
     cell[number] = (int16_t)own;
     sums[3 * own] += 1.0;
     sums[3 * own + 1] += 1.0 - correct[number];

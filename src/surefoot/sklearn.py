@@ -13,6 +13,7 @@ from surefoot.calibrators import CALIBRATORS, Calibration
 from surefoot.calibrators.advice import data_remarks
 from surefoot.deploy.model import ScikitModel
 from surefoot.errors import InputError, one_of, require_whole
+from surefoot.predictions.arrays import refuse_masked
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
@@ -93,6 +94,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         if self.estimator is not None and not hasattr(self.estimator, "fit"):
             kind = type(self.estimator).__name__
             raise InputError(f"estimator has type {kind}; allowed: a scikit-learn classifier")
+        for name, values in (("y", y), ("sample_weight", sample_weight)):
+            refuse_masked(name, values)
         check_classification_targets(y)
         X, y = indexable(X, y)  # noqa: N806
         estimator = self._estimator()

@@ -30,9 +30,10 @@ from surefoot.calibrators.search import (
 )
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
+from surefoot.predictions.arrays import as_numpy
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions, as_numpy
+from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.validate import as_floats
 
 FEW_ROWS = 200
@@ -424,7 +425,7 @@ def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predicti
     if weights is None:
         labelled = only_labelled(val)
         return labelled, np.ones(labelled.n)
-    given: Array = as_floats("weights", as_numpy(weights)).astype(np.float64)
+    given: Array = as_floats("weights", as_numpy("weights", weights)).astype(np.float64)
     allowed = f"allowed: {val.n} finite numbers of 0 or more, not all 0"
     if given.shape != (val.n,):
         raise InputError(f"weights have shape {given.shape}; {allowed}")

@@ -94,7 +94,7 @@ def thresholds(
             per=per,
         )
     if not isinstance(chosen, Thresholds):
-        echo(f"{chosen.sentence}: use that as --target-error, or more rows; nothing was written", err=True)
+        echo(f"{chosen.sentence}: {chosen.advice('--target-error')}; nothing was written", err=True)
         raise typer.Exit(1)
     sources = {name: path_text(path) for name, path in paths.items()}
     from surefoot.report.thresholds import thresholds_table, thresholds_verdict

@@ -204,6 +204,12 @@ class Bundle:
             passes = [one_pass(network, inputs, features=features) for network in self.networks]
             logits = torch.stack([logits for logits, _ in passes]).float().cpu()
             inner = [found for _, found in passes if found is not None]
+        wrong = int((~torch.isfinite(logits)).any(dim=(0, 2)).sum())
+        if wrong:
+            raise InputError(
+                f"the networks' outputs are not finite for {wrong} of {len(inputs)} samples; allowed: "
+                "samples closer to those of training"
+            )
         novelty = self.novelty.of(logits, self.kind)
         scale = self.novelty.scale
         predictions = Predictions.from_logits(

@@ -20,9 +20,11 @@ from surefoot.deploy.model import (
     model_outputs,
     moved,
 )
-from surefoot.errors import InputError
+from surefoot.errors import InputError, shown
+from surefoot.predictions.arrays import as_numpy
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.validate import as_rectangle
 from surefoot.text import count_of
 from surefoot.training.predict import evaluating
 
@@ -131,7 +133,7 @@ def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _:
         if len(outputs) != len(given):
             got = f"{count_of(len(given), 'label')} and {count_of(len(outputs), 'logit')}"
             raise InputError(f"a batch has {got}; the numbers must be equal")
-        logits.append(outputs if outputs.ndim == 2 else outputs.unsqueeze(1))
+        logits.append((outputs if outputs.ndim == 2 else outputs.unsqueeze(1)).clone())
         labels.append(given if scikit is None else scikit.label_indices(given))
         tick(len(outputs))
     if not logits:
@@ -142,10 +144,10 @@ def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _:
 def _batches(val: Any) -> Iterator[tuple[Any, Any]]:
     """Inputs and labels, batch by batch."""
     if isinstance(val, tuple) and len(val) == 2 and hasattr(val[0], "shape"):
-        samples, labels = val
+        samples, labels = val[0], _array(val[1])
         for start in range(0, samples.shape[0], ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
-            yield samples[part], _array(labels)[part]
+            yield samples[part], labels[part]
         return
     if not isinstance(val, Iterable) or isinstance(val, Mapping | str | Tensor | np.ndarray):
         instead = "; for Predictions: fit_calibration" if isinstance(val, Predictions) else ""
@@ -172,5 +174,11 @@ def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
 
 
 def _array(labels: Any) -> NDArray[Any]:
-    """Labels on the CPU, from a tensor, an array, a list or a column of a table."""
-    return np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    """A copy of labels on the CPU, from a tensor, an array, a list or a column of a table.
+
+    A loader may fill the same memory for the next batch.
+    """
+    array = np.array(as_rectangle("labels", as_numpy("labels", labels)))
+    if not array.ndim:
+        raise InputError(f"the labels of a batch are {shown(labels)}; allowed: a label for each row")
+    return array

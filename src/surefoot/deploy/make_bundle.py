@@ -385,4 +385,4 @@ def _novelty(method: Method, selected: MethodRun, store: Store) -> Novelty:
 
 
 def _write_json(document: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -195,6 +195,8 @@ class Unreachable(Result):
     def sentence(self) -> str:
         """Which error can be guaranteed instead."""
         best = self.best
+        if best.bound >= 1:
+            return f"no threshold can guarantee any error below 1 with n = {self.n:,} rows"
         some = "for all of them" if best.share == 1 else f"for the {best.share:.0%} most confident"
         return (
             f"no threshold can guarantee an error of at most {self.guarantee.target_error:g} with "
@@ -202,11 +204,15 @@ class Unreachable(Result):
             f"({best.wrong} wrong of {best.n})"
         )
 
+    def advice(self, option: str = "target_error") -> str:
+        """What to do, where that is the name of the target."""
+        return "use more rows" if self.best.bound >= 1 else f"use that as {option}, or more rows"
+
     def __getattr__(self, name: str) -> Any:
         """What only thresholds have, such as `accepted`, is refused with the reason."""
         if name.startswith("_") or not (name in Thresholds.__dataclass_fields__ or hasattr(Thresholds, name)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise InputError(f"{self.sentence}; needed for {name!r}: that as target_error, or more rows")
+        raise InputError(f"{self.sentence}; there is no {name!r}: {self.advice()}")
 
 
 def choose_thresholds(

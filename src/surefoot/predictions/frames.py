@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from surefoot.errors import InputError, refuse_unknown
+from surefoot.predictions.arrays import frozen_table
 from surefoot.predictions.columns import METADATA
 from surefoot.predictions.files import from_table
 from surefoot.predictions.labels import LabelKind
@@ -54,7 +55,7 @@ def read_frame(
     needed = table.select(used).rename_columns([renamed[name] for name in used])
     rest = [name for name in table.column_names if name not in used]
     found = from_table(_with_class_names(needed, class_names), kind)
-    return replace(found, attributes=table.select(rest) if rest else None)
+    return replace(found, attributes=frozen_table(table.select(rest)) if rest else None)
 
 
 def _with_class_names(table: pa.Table, names: Sequence[str | int] | None) -> pa.Table:

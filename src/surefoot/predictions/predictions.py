@@ -1,6 +1,5 @@
 """A classifier's outputs with the true labels."""
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -11,10 +10,18 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 
 from surefoot.arguments import checked
-from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown
+from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown, shown
+from surefoot.predictions.arrays import (
+    as_numpy,
+    as_tensor,
+    frozen_table,
+    is_frozen,
+    is_on_device,
+    own,
+    own_keys,
+)
 from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import class_indices, names_true_or_false
 from surefoot.predictions.labels import LabelKind
@@ -37,9 +44,9 @@ from surefoot.predictions.outcomes import Outcomes
 from surefoot.predictions.validate import (
     Floats,
     as_floats,
-    as_keys,
     as_labels,
     as_predictions,
+    as_rectangle,
     check_features,
     check_length,
     check_predictions,
@@ -75,6 +82,11 @@ class Predictions:
             tensor = getattr(self, name)
             if tensor is not None and tensor.layout is not torch.strided:
                 raise InputError(f"{name} are a {tensor.layout} tensor; allowed: a dense one")
+            object.__setattr__(self, name, None if tensor is None else own(name, tensor))
+        for name in ("groups", "ids"):
+            keys = getattr(self, name)
+            if keys is not None and not is_frozen(keys):
+                object.__setattr__(self, name, own_keys(name, keys))
         if self.logits.device.type == "cpu":
             check_predictions(self.logits.numpy(), self.labels.numpy(), self.kind, self.class_names)
         else:
@@ -153,9 +165,9 @@ class Predictions:
                  [ 0.0000, -0.5000]]], dtype=torch.float64)
         """
         rest = (labels, kind, class_names, groups, ids, novelty, attributes, features)
-        if isinstance(logits, Tensor) and logits.device.type != "cpu":
+        if is_on_device(logits):
             return _build("logit", _zeros(logits), *rest, on_device=logits.detach())
-        return _build("logit", as_floats("logits", as_numpy(logits)), *rest)
+        return _build("logit", as_floats("logits", as_numpy("logits", logits)), *rest)
 
     @staticmethod
     @checked
@@ -180,7 +192,7 @@ class Predictions:
         >>> Predictions.from_probs([[0.9, 0.1], [0.4, 0.6]], ["cat", "dog"], class_names=["cat", "dog"])
         Predictions(one_label, members=1, n=2, classes=2)
         """
-        scores = as_floats("probs", as_numpy(probs))
+        scores = as_floats("probs", as_numpy("probs", probs))
         return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
 
     @staticmethod
@@ -232,16 +244,18 @@ class Predictions:
             if not isinstance(batch, list | tuple) or len(batch) != 2:
                 got = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
                 raise InputError(f"a batch is {got}; allowed: (logits, labels)")
-            scores, truth = as_floats("logits", as_numpy(batch[0])), np.asarray(as_numpy(batch[1]))
-            if len(scores) != len(truth):
-                raise InputError(f"a batch has {len(scores)} rows of logits and {len(truth)} labels")
-            if logits and scores.shape[1:] != logits[0].shape[1:]:
-                first, other = (each.shape[1:] for each in (logits[0], scores))
-                raise InputError(
-                    f"a row of logits has shape {first} in the first batch and {other} in another"
-                )
-            logits.append(scores)
-            labels.append(truth)
+            scores = as_floats("logits", as_numpy("logits", batch[0]))
+            truth = as_rectangle("labels", as_numpy("labels", batch[1]))
+            if not truth.ndim or len(scores) != len(truth):
+                got = f"{len(truth)} labels" if truth.ndim else f"labels {shown(batch[1])}"
+                raise InputError(f"a batch has {len(scores)} rows of logits and {got}; must be equal")
+            for what, arrays, array in (("logits", logits, scores), ("labels", labels, truth)):
+                if arrays and array.shape[1:] != arrays[0].shape[1:]:
+                    first, other = arrays[0].shape[1:], array.shape[1:]
+                    raise InputError(
+                        f"a row of {what} has shape {first} in the first batch and {other} in another"
+                    )
+                arrays.append(np.array(array))  # the next batch may be in the same memory
         if not logits:
             raise InputError("no batches; needed: at least one")
         return Predictions.from_logits(np.concatenate(logits), np.concatenate(labels), **optional)
@@ -408,7 +422,7 @@ class Predictions:
             raise InputError(
                 f"column {column!r} is empty in {values.null_count} rows; every row needs a group"
             )
-        return replace(self, groups=as_keys(f"column {column!r}", values.to_pylist()))
+        return replace(self, groups=own_keys(f"column {column!r}", values.to_pylist()))
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:
@@ -430,14 +444,13 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
 
 def _row_indices(rows: Any, n: int) -> NDArray[np.int64]:
     every = np.arange(n)
-    if isinstance(rows, slice):
-        return every[rows]
     try:
-        given = np.asarray(rows)
-        index = every[given] if given.size else every[:0]  # an empty list has no type
+        given = rows if isinstance(rows, slice) else np.asarray(as_numpy("rows", rows))
+        # An empty list has no type.
+        index = every[given] if isinstance(given, slice) or given.size else every[:0]
         if index.ndim == 1:
-            return index
-        reason = f"shape {given.shape}"
+            return np.ascontiguousarray(index)  # torch has no negative strides
+        reason = f"shape {np.shape(rows)}"
     except (IndexError, TypeError, ValueError) as error:
         reason = one_line(error)
     raise InputError(
@@ -463,28 +476,34 @@ def _build(
     stay = on_device is not None and isinstance(labels, Tensor) and labels.device == on_device.device
     stay = stay and labels.dtype is not torch.bool and not labels.is_floating_point() and labels.ndim == 1
     truth = (
-        _zeros(labels) if stay else None if labels is None else _label_indices(as_numpy(labels), class_names)
+        _zeros(labels)
+        if stay
+        else None
+        if labels is None
+        else _label_indices(as_numpy("labels", labels), class_names)
     )
     logits, truth, known = as_predictions(scale, scores, truth, known)
     device = "cpu" if on_device is None else on_device.device
     if novelty is not None:
-        novelty = torch.from_numpy(as_floats("novelty", as_numpy(novelty)).astype(np.float64))
+        novelty = torch.from_numpy(as_floats("novelty", as_numpy("novelty", novelty)).astype(np.float64))
     return Predictions(
         logits=as_tensor(logits) if on_device is None else _shaped(on_device, logits.shape),
         labels=labels.to(torch.int64) if stay else as_tensor(truth).to(device),
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
-        groups=None if groups is None else as_keys("groups", as_numpy(groups)),
-        ids=None if ids is None else as_keys("ids", as_numpy(ids)),
+        groups=None if groups is None else own_keys("groups", groups),
+        ids=None if ids is None else own_keys("ids", ids),
         novelty=novelty,
-        attributes=_as_table(attributes) if isinstance(attributes, Mapping) else attributes,
-        features=None if features is None else as_tensor(as_floats("features", as_numpy(features))),
+        attributes=None if attributes is None else _as_table(attributes),
+        features=None
+        if features is None
+        else as_tensor(as_floats("features", as_numpy("features", features))),
     )
 
 
-def _as_table(columns: Mapping[str, Any]) -> pa.Table:
+def _as_table(columns: pa.Table | Mapping[str, Any]) -> pa.Table:
     try:
-        return pa.table(columns)
+        return frozen_table(columns if isinstance(columns, pa.Table) else pa.table(columns))
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InputError(f"attributes are not columns ({one_line(error)}); allowed: lists by name") from error
 
@@ -521,21 +540,10 @@ def _label_indices(labels: Any, class_names: Sequence[str | int] | None) -> NDAr
         raise InputError("labels are text, and no classes are named; needed: class_names, or class indices")
     if array.ndim != 1:
         raise InputError(f"labels are text of shape {array.shape}; allowed: one name for each row")
-    texts = [None if each is None or each != each else str(each) for each in array.tolist()]
+    texts = [None if _is_missing(each) else str(each) for each in array.tolist()]
     return as_labels(class_indices(pa.chunked_array([pa.array(texts)]), names))
 
 
-def as_numpy(values: Any) -> Any:
-    """Tensors, and anything with DLPack, as an array on the CPU that shares memory where it can."""
-    if not isinstance(values, Tensor):
-        if isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
-            return values
-        values = from_dlpack(values)
-    tensor = values.detach().cpu().to_dense()
-    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy()
-
-
-def as_tensor(array: NDArray[Any]) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*not writable.*")  # and we never write to it
-        return torch.from_numpy(array)
+def _is_missing(label: Any) -> bool:
+    """Whether it is None, NaN, or what pandas has instead."""
+    return label is None or type(label).__name__ in ("NAType", "NaTType") or label != label

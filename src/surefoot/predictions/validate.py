@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot import kernels
-from surefoot.errors import InputError
+from surefoot.errors import InputError, one_line, shown
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.memory import refuse_larger_than_memory
@@ -33,17 +33,35 @@ Whole = NDArray[np.integer]
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """A contiguous array of numbers in this machine's byte order, sharing memory where it can."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise InputError(f"{name} have rows of different lengths; allowed: a rectangular array") from None
+    array = as_rectangle(name, values)
+    if array.dtype.kind == "O" and array.ndim:  # such as columns of pandas that can have gaps
+        array = as_rectangle(name, array.tolist())
+    if array.dtype.kind == "O" and array.ndim:
+        numbers = (isinstance(each, float | np.number) or _is_small(each) for each in array.flat)
+        first = next((place for place, is_number in enumerate(numbers) if not is_number), 0)
+        row = np.unravel_index(first, array.shape)[0]
+        raise InputError(f"{name} hold {shown(array.flat[first])} in row {row}; allowed: numbers")
     if array.dtype.kind not in "fiub":
         kind = {"U": "text", "O": type(values).__name__}.get(array.dtype.kind, array.dtype)
-        what = "are None" if values is None else f"have type {'object' if kind == 'ndarray' else kind}"
+        what = "are None" if values is None else f"have type {kind}"
         raise InputError(f"{name} {what}; allowed: numbers")
     if not array.ndim:
         raise InputError(f"{name} are a single number; allowed: an array with a number for each row")
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="C")
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
+
+
+def as_rectangle(name: str, values: Any) -> NDArray[Any]:
+    """An array of any type."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} have rows of different lengths; allowed: a rectangular array") from None
+    except (RuntimeError, TypeError) as error:  # of tensors in a list
+        raise InputError(f"{name} are no array ({one_line(error)}); allowed: numbers") from None
 
 
 def as_floats(name: str, values: Any) -> Floats:

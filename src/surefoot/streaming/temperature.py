@@ -36,8 +36,9 @@ from surefoot.calibrators.temperature import (
 )
 from surefoot.errors import InputError
 from surefoot.metrics import METRICS
+from surefoot.predictions.arrays import as_tensor
 from surefoot.predictions.logits import NUMBERS_AT_ONCE, average_members, extremes_of, spans
-from surefoot.predictions.predictions import Predictions, as_tensor
+from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.zeros import raise_zeros, stand_in, zeros_and_smallest
 from surefoot.progress import Watch, silently
 from surefoot.runtime import in_parallel, usable_cores
