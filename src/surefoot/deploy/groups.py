@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.text import count_of
 
+PREDICTED_CLASS = "class"  # instead of a column
 Grouped = tuple[Array, Index | None]  # values, and the group of each as a number; None: they are independent
 IDENTITY = re.compile(  # names of columns in which a repeated value is a group
     r"(ids?|uid|mrn|identity|(person|patient|subject|participant|individual|customer|client|user|member|donor"
@@ -71,6 +73,14 @@ def of_groups(groups: int | None) -> str:
     return "" if groups is None else f" in {count_of(groups, 'group')}"
 
 
+def within_one_group(predictions: Predictions) -> Predictions:
+    """Without groups if all rows are of one: these rows can only show something about its new rows."""
+    groups = predictions.groups
+    if groups is None or (groups != groups[0]).any():
+        return predictions
+    return replace(predictions, groups=None)
+
+
 def are_same_parts(names: NDArray[Any], groups: NDArray[Any]) -> bool:
     """Whether both divide the rows in the same way."""
     one, other = (np.unique(each, return_inverse=True)[1] for each in (names, groups))
@@ -91,6 +101,25 @@ def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predi
     if group_of is None:
         return predictions.take(np.sort(parts[0])), predictions.take(np.sort(parts[1]))
     return predictions.take(np.isin(group_of, parts[0])), predictions.take(np.isin(group_of, parts[1]))
+
+
+def within_parts(prepared: Predictions, per: str) -> Predictions:
+    """Without groups where each is a part: the guarantee of a part is for new rows of this group."""
+    if prepared.groups is None or not are_same_parts(parts_of(prepared, per), prepared.groups):
+        return prepared
+    return replace(prepared, groups=None)
+
+
+def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
+    """The predicted class, or the group, of each row as text."""
+    if per == PREDICTED_CLASS:
+        names = prepared.class_names or tuple(str(index) for index in range(prepared.classes))
+        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(dim=1).numpy()]
+        return predicted
+    groups = prepared.grouped_by(per).groups
+    assert groups is not None
+    texts: NDArray[np.str_] = groups.astype(str)
+    return texts
 
 
 def normal_interval(value: float, samples: Sequence[Grouped], limits: tuple[float, float]) -> Interval:

@@ -21,6 +21,7 @@ from surefoot.deploy.groups import (
     proportion_of,
     some_of,
     warn_of_repeated,
+    within_one_group,
 )
 from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
@@ -41,7 +42,7 @@ DEFINITIONS = {
     "method": "split conformal prediction, score 1 - p of the true class (Sadinle et al., JASA 2019)",
 }
 OF_GROUPS = {
-    "groups": "of the n rows; the guarantee is for a random row of a new group, over the draw of the groups",
+    "groups": "of the n rows; the guarantee is for a random row of a new group (1: of this one)",
     "method": "hierarchical conformal prediction (Dunn et al., JASA 2023), score 1 - p of the true class",
 }
 
@@ -114,8 +115,10 @@ def choose_sets(
     true = _of_true_class(calibrated)
     if not len(true):
         raise InputError("no labels to choose sets on; allowed: predictions with at least one label")
-    group_of = groups_of_decisions(calibrated)
+    within = within_one_group(calibrated)
+    group_of = groups_of_decisions(within)
     groups = None if group_of is None else number_of_groups(len(true), group_of)
+    groups = groups if within is calibrated else 1
     limit = _limit(true, group_of, coverage)
     repeated = warn_of_repeated(val)
     sets = Sets(coverage, limit, len(true), calibrated.classes, calibration, groups=groups, repeated=repeated)

@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, calibration_document, calibration_from
 from surefoot.deploy.groups import (
-    are_same_parts,
     groups_document,
     groups_of_decisions,
     number_of_groups,
     of_groups,
+    parts_of,
     proportion_of,
     some_of,
+    within_one_group,
+    within_parts,
 )
 from surefoot.deploy.learn_then_test import (
     CANDIDATES,
@@ -47,7 +48,6 @@ from surefoot.text import rounded_up
 TARGET_ERROR = 0.01
 REJECT_ERROR = 0.5
 LEVEL = 0.95
-PREDICTED_CLASS = "class"
 STEP = 10.0**-DECIMALS  # confidences have so many decimals: 'above t' is 'at or above t + STEP'
 
 
@@ -162,7 +162,8 @@ class Thresholds(Result):
     def zones_of(self, predictions: Predictions) -> dict[str, Zone]:
         """The zones of labelled predictions."""
         prepared = self.prepare(predictions)
-        return zones(_within_parts(prepared, self.per), *self._limits(prepared))
+        rows = prepared if self.per is None else within_parts(prepared, self.per)
+        return zones(rows, *self._limits(prepared))
 
     def _limits(self, prepared: Predictions) -> tuple[Array, Array]:
         """`accept` and `reject` for each row."""
@@ -221,12 +222,14 @@ def choose_thresholds(
 
     With `per`, for each predicted class (PREDICTED_CLASS) or each group of a column: each guarantee is about
     the rows of its own part, and holds at the stated level on its own. Where rows have groups, it is for a
-    random row of a new group; if each part is a group, for its new rows.
+    random row of a new group; of each part, or all, if that is a single group, for its new rows.
     """
     calibrated = val if calibration is None else calibration(val)
     prepared = calibrated if for_class is None else calibrated.of_class(for_class)
     if per is None:
-        chosen = _choose(prepared, guarantee, seed)
+        within = within_one_group(prepared)
+        chosen = _choose(within, guarantee, seed)
+        chosen = chosen if within is prepared else replace(chosen, groups=1)
     else:
         chosen = _choose_per(prepared, per, guarantee, seed)
     if isinstance(chosen, Unreachable):
@@ -266,7 +269,7 @@ def _choose(prepared: Predictions, guarantee: Guarantee, seed: int) -> Threshold
 def _choose_per(prepared: Predictions, per: str, guarantee: Guarantee, seed: int) -> Thresholds | Unreachable:
     _decisions(prepared)
     names, labelled = parts_of(prepared, per), np.isin(np.arange(prepared.n), prepared.outcomes.row)
-    within = _within_parts(prepared, per)
+    within = within_parts(prepared, per)
     group_of = groups_of_decisions(within)
     parts, failures = {}, []
     for name in sorted(set(names[labelled].tolist())):
@@ -293,25 +296,6 @@ def _choose_per(prepared: Predictions, per: str, guarantee: Guarantee, seed: int
         parts=parts,
     )
     return replace(empty, zones=empty.zones_of(prepared))
-
-
-def _within_parts(prepared: Predictions, per: str | None) -> Predictions:
-    """Without groups where each is a part: the guarantee of a part is for new rows of this group."""
-    if per is None or prepared.groups is None or not are_same_parts(parts_of(prepared, per), prepared.groups):
-        return prepared
-    return replace(prepared, groups=None)
-
-
-def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
-    """The predicted class, or the group, of each row as text."""
-    if per == PREDICTED_CLASS:
-        names = prepared.class_names or tuple(str(index) for index in range(prepared.classes))
-        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(dim=1).numpy()]
-        return predicted
-    groups = prepared.grouped_by(per).groups
-    assert groups is not None
-    texts: NDArray[np.str_] = groups.astype(str)
-    return texts
 
 
 def zones(predictions: Predictions, accept: float | Array, reject: float | Array) -> dict[str, Zone]:
@@ -376,7 +360,7 @@ DEFINITIONS = {
     "interval": "low and high: exact 95% (Clopper-Pearson)",
 }
 OF_GROUPS = {
-    "groups": "of the n rows; the guarantee is for a random row of a new group, over the draw of the groups",
+    "groups": "of the n rows; the guarantee is for a random row of a new group (1: of this one)",
     "method": "Learn then test, with the cuts above; tests of groups by betting (Waudby-Smith & Ramdas), "
     f"or of a random row of each, where they have less than {FEW_PER_GROUP:g} rows on average",
     "interval": "low and high: 95%, for independent rows of the same variance (Korn & Graubard 1998)",

@@ -126,6 +126,8 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
 
 
 def _of_new_groups(chosen: Thresholds) -> str:
+    if chosen.groups == 1:
+        return " of this group"
     return "" if chosen.groups is None else " of new groups (each counts the same, whatever its size)"
 
 
