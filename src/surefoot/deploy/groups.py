@@ -180,7 +180,7 @@ def repeated_identity(predictions: Predictions) -> str:
 def identity_warning(column: str) -> str:
     """What a repeated column means for a result without groups."""
     return (
-        f"Warning: {column!r} repeats, and there are no groups: rows of one {column!r} are probably not "
+        f"{column!r} repeats, and there are no groups: rows of one {column!r} are probably not "
         f"independent, and then this result is not valid. Group them: --group-by {column}, in Python "
         f"grouped_by({column!r})."
     )
@@ -188,7 +188,7 @@ def identity_warning(column: str) -> str:
 
 def repeated_sentences(column: str) -> list[str]:
     """The same as a part of a verdict, where there is such a column."""
-    return [identity_warning(column)] if column else []
+    return [f"Warning: {identity_warning(column)}"] if column else []
 
 
 def warn_of_repeated(*given: Predictions) -> str:

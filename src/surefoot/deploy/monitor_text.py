@@ -127,15 +127,20 @@ def _changed_parts(check: Check) -> str:
 def _not_detected(check: Check) -> list[str]:
     """What the check did not see, and what it could not have seen."""
     groups = None if check.groups is None else check.groups[1]
-    sentences = [
-        f"No shift detected. With {count_of(check.n_current, 'row')}{of_groups(groups)}, a drop in the "
-        f"estimated accuracy of {100 * check.smallest_drop:.1f} points or more would have been detected with "
-        f"a probability of {POWER:.0%}; smaller ones may be missed."
-    ]
+    rows = f"{count_of(check.n_current, 'row')}{of_groups(groups)}"
     if check.smallest_p > check.budget.level:
+        so_few = "rows" if groups is None else "groups"
         sentences = [
-            f"No shift detected, and none could be: with so few {'rows' if groups is None else 'groups'} no "
-            f"p-value is below {p_text(check.smallest_p)}, and the level is {check.budget.level:.3g}."
+            f"No shift detected, and none could be: with so few {so_few} no p-value is below "
+            f"{p_text(check.smallest_p)}, and the level is {check.budget.level:.3g}."
+        ]
+    elif check.smallest_drop > 1:
+        sentences = [f"No shift detected. {rows} are too few for any drop in the estimated accuracy to show."]
+    else:
+        sentences = [
+            f"No shift detected. With {rows}, a drop in the estimated accuracy of "
+            f"{100 * check.smallest_drop:.1f} points or more would have been detected with a probability of "
+            f"{POWER:.0%}; smaller ones may be missed."
         ]
     smallest = min((each.adjusted for each in check.findings), default=1.0)
     if smallest <= check.budget.alpha:
@@ -159,8 +164,9 @@ def _not_detected(check: Check) -> list[str]:
             f"{len(check.parts)} classes and groups). Look at these rows; single classes and groups raise no "
             "alarm."
         )
-    if check.n_current < FEW_ROWS:
-        sentences.append(f"Only {count_of(check.n_current, 'row')}: only a large shift would be detected.")
+    independent = count_of(check.n_current, "row") if groups is None else count_of(groups, "group")
+    if (groups or check.n_current) < FEW_ROWS:
+        sentences.append(f"Only {independent}: only a large shift would be detected.")
     return sentences
 
 

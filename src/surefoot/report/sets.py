@@ -22,18 +22,17 @@ def sets_table(sets: Sets) -> Table:
     )
 
 
-def _of_group(sets: Sets) -> str:
+def _new_row(sets: Sets) -> str:
     if sets.groups is None:
-        return ""
-    return ", of this group" if sets.groups == 1 else ", of a new group"
+        return "a new one"
+    return "a new one of this group" if sets.groups == 1 else "one of a new group"
 
 
 def sets_verdict(sets: Sets) -> list[str]:
     """What is guaranteed, for which data, and what is not."""
     sentences = [
-        f"Guaranteed over the draw of these {sets.n:,} rows{of_groups(sets.groups)} and of a new one"
-        f"{_of_group(sets)}: on familiar data the set contains the true "
-        f"class with probability {sets.coverage:.3g} or more."
+        f"Guaranteed over the draw of these {sets.n:,} rows{of_groups(sets.groups)} and of {_new_row(sets)}: "
+        f"on familiar data the set contains the true class with probability {sets.coverage:.3g} or more."
     ]
     rows = "rows" if sets.groups is None else "groups"
     if sets.least_probability == 0:
