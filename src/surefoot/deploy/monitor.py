@@ -410,6 +410,8 @@ def _estimated(reference: Scores, current: Scores) -> Estimated:
     factor, name = (1.0, DIFFERENCE) if reference.classes is None else (FALL_FACTOR, SCALED)
     now = current.grouped(current.confidence)
     fall = difference(reference.grouped(reference.confidence), now)
+    if np.isnan(fall.low):  # from one group: whatever is possible
+        fall = Interval(fall.value, -1.0, 1.0)
     drop = Interval(*(scaled_fall(each, factor) for each in (fall.value, fall.low, fall.high)))
     known = reference.labelled
     if reference.surplus is None:
