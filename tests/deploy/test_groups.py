@@ -293,3 +293,4 @@ def test_a_repeated_identity_is_named_by_every_route(tmp_path, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         choose_sets(replace(by_id, ids=np.arange(by_id.n)))
+        surefoot.choose_thresholds(named, target_error=0.3, per="Patient ID")

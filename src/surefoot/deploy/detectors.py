@@ -177,7 +177,7 @@ def class_cosine(
     np.add.at(sums, of, directions)
     own = directions
     if group_of is not None:
-        _, part = np.unique(np.stack([of, group_of]), axis=1, return_inverse=True)
+        _, part = np.unique(of * (group_of.max() + 1) + group_of, return_inverse=True)
         of_part = np.zeros((part.max() + 1, both.shape[1]))
         np.add.at(of_part, part, directions)
         own = of_part[part]

@@ -18,7 +18,7 @@ from surefoot.text import count_of
 PREDICTED_CLASS = "class"  # instead of a column
 Grouped = tuple[Array, Index | None]  # values, and the group of each as a number; None: they are independent
 IDENTITY = re.compile(  # names of columns in which a repeated value is a group
-    r"(ids?|uid|mrn|identity|(person|patient|subject|participant|individual|customer|client|user|member|donor"
+    r"(ids?|uid|mrn|identity|(person|patient|subject|participant|individual|customer|client|user|donor"
     r"|animal|speaker|writer|household|session|video|recording)s?)([ _-]?(ids?|no|nr|number|name|key|code))?",
     re.IGNORECASE,
 )
@@ -191,9 +191,10 @@ def repeated_sentences(column: str) -> list[str]:
     return [f"Warning: {identity_warning(column)}"] if column else []
 
 
-def warn_of_repeated(*given: Predictions) -> str:
-    """Warn of the first repeated column of any of these; its name."""
-    column = next(filter(None, map(repeated_identity, given)), "")
+def warn_of_repeated(*given: Predictions, per: str | None = None) -> str:
+    """Warn of the first repeated column of any of these, except `per`, whose values are apart; its name."""
+    columns = map(repeated_identity, given)
+    column = next((each for each in columns if each and each != per), "")
     if column:
         warnings.warn(identity_warning(column), stacklevel=4)
     return column

@@ -68,7 +68,7 @@ def choose_thresholds(
     if split is not None:
         first, val = split_rows(val, split, seed)
         calibration = fit_calibration("temperature", first)
-    guarantee, repeated = Guarantee(target_error, reject_error, level), warn_of_repeated(val)
+    guarantee, repeated = Guarantee(target_error, reject_error, level), warn_of_repeated(val, per=per)
     chosen = choosing.choose_thresholds(
         val, guarantee, calibration=calibration, for_class=for_class, per=per, seed=seed
     )
