@@ -8,9 +8,9 @@ The level is divided between two procedures, and the union of their results hold
 Neither assumes anything about how the error depends on the score; a poor start only costs power.
 Both use the exact binomial test. Angelopoulos et al., Annals of Applied Statistics 2025; arXiv:2110.01052.
 
-Rows of one group are not independent. Then a tenth of the groups decides the start, and the tests are those
-of `betting`, for a row drawn at random from a new group. Where nearly all groups are single rows, the
-binomial test of a random row of each shows more.
+Rows of one group are not independent. Then a tenth of the groups decides the start and the candidates, and
+the other groups are tested by `betting`, for a row drawn at random from a new group. Where nearly all groups
+are single rows, the binomial test of a random row of each shows more.
 """
 
 from dataclasses import dataclass, replace
@@ -44,6 +44,7 @@ class ErrorTest:
     most: float
     level: float
     group_of: Index | None = None  # None: rows are independent
+    start: "ErrorTest | None" = None  # groups apart from these, that decide what is tested
 
     @property
     def groups(self) -> int:
@@ -63,16 +64,28 @@ class ErrorTest:
         return ErrorTest(self.score[rows], self.wrong[rows], self.most, self.level, group_of)
 
     def in_random_order(self, seed: int) -> "ErrorTest":
-        """With the groups in the order of the bets; a random row of each, where most have no other."""
+        """Groups in the order of the bets, without those that decide the start; or a random row of each."""
         if self.group_of is None:
             return self
-        rng = np.random.default_rng([seed, 1])  # another order than that of the start
-        rows = np.arange(len(self.score))
-        if len(rows) < FEW_PER_GROUP * self.groups:
-            rows = rng.permutation(len(rows))
-            rows = np.sort(rows[np.unique(self.group_of[rows], return_index=True)[1]])
-            return self.take(rows)
-        return replace(self, group_of=rng.permutation(self.groups)[self.group_of])
+        rng = np.random.default_rng([seed, 1])
+        if len(self.score) < FEW_PER_GROUP * self.groups:
+            rows = rng.permutation(len(self.score))
+            return self.take(np.sort(rows[np.unique(self.group_of[rows], return_index=True)[1]]))
+        number = rng.permutation(self.groups)[self.group_of]
+        shuffled, is_start = replace(self, group_of=number), number < max(1, round(START_PART * self.groups))
+        if is_start.all():
+            return self
+        of_start, of_tests = np.flatnonzero(is_start), np.flatnonzero(~is_start)
+        return replace(shuffled.take(of_tests), start=shuffled.take(of_start))
+
+    def reversed(self, most: float) -> "ErrorTest":
+        """The least confident first, and a correct prediction counts as an error."""
+        start = None if self.start is None else self.start.reversed(most)
+        return replace(self, score=-self.score, wrong=~self.wrong, most=most, start=start)
+
+    def candidate_cuts(self) -> Array:
+        """The cuts that are tested together."""
+        return candidate_cuts(self.score if self.start is None else self.start.score)
 
     def bounds(self, cuts: Array, tails: Array) -> Array:
         """The upper bound of the error above each cut, which does not hold with a probability of its tail."""
@@ -105,7 +118,7 @@ class ErrorTest:
 
 def valid_cuts(tested: ErrorTest, *, seed: int) -> list[float]:
     """The cuts above which, with probability `level` for all of them at once, at most `most` are wrong."""
-    cuts = candidate_cuts(tested.score)
+    cuts = tested.candidate_cuts()
     bounds = candidate_bounds(tested, cuts)
     return [float(cut) for cut in cuts[bounds <= tested.most]] + _sequence(tested, seed)
 
@@ -126,16 +139,14 @@ def candidate_bounds(tested: ErrorTest, cuts: Array) -> Array:
 
 def _sequence(tested: ErrorTest, seed: int) -> list[float]:
     """The cuts from the start of the sequence to the last before the first that fails."""
-    groups = tested.groups
-    first = max(1, round(START_PART * groups))
-    if first >= groups:
-        return []
-    order = np.random.default_rng(seed).permutation(groups)
-    of_start, of_tests = order[:first], order[first:]
-    if tested.group_of is not None:
-        is_first = np.isin(tested.group_of, of_start)
-        of_start, of_tests = np.flatnonzero(is_first), np.flatnonzero(~is_first)
-    for_start, for_tests = tested.take(of_start), tested.take(of_tests)
+    for_start, for_tests = tested.start, tested
+    if for_start is None:
+        n = len(tested.score)
+        first = max(1, round(START_PART * n))
+        if first >= n:
+            return []
+        order = np.random.default_rng(seed).permutation(n)
+        for_start, for_tests = tested.take(order[:first]), tested.take(order[first:])
     cuts = _ranked_cuts(for_start.score)
     start = _start(for_start, for_tests.groups)
     end = start + for_tests.passing(cuts[start:], SEQUENCE_SHARE * (1 - tested.level))

@@ -31,7 +31,6 @@ from surefoot.deploy.learn_then_test import (
     Bools,
     ErrorTest,
     candidate_bounds,
-    candidate_cuts,
     valid_cuts,
 )
 from surefoot.errors import InputError
@@ -248,8 +247,7 @@ def _choose(prepared: Predictions, guarantee: Guarantee, seed: int) -> Threshold
     if not cuts:
         return Unreachable(guarantee, candidates, len(confidence), groups)
     accept = _above(min(cuts))
-    # Reversed: the least confident first, and a correct prediction counts as an error.
-    reversed_rows = replace(tested, score=-tested.score, wrong=~tested.wrong, most=1 - guarantee.reject_error)
+    reversed_rows = tested.reversed(1 - guarantee.reject_error)
     below = [-cut for cut in valid_cuts(reversed_rows, seed=seed)]
     reject = max([cut for cut in below if 0 <= cut <= accept], default=0.0)
     bounds = {each.accept: each.bound for each in candidates}
@@ -330,7 +328,7 @@ def _decisions(predictions: Predictions) -> tuple[Array, Bools]:
 
 def _candidates(tested: ErrorTest) -> tuple[Candidate, ...]:
     """Every candidate with the upper bound of its error; all bounds hold together."""
-    cuts = candidate_cuts(tested.score)
+    cuts = tested.candidate_cuts()
     rows, errors = tested.above(cuts)
     candidates, every = {}, len(tested.score)
     for cut, n, k, bound in zip(cuts, rows, errors, candidate_bounds(tested, cuts), strict=True):
