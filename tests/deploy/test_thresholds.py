@@ -12,6 +12,7 @@ from scipy.stats import binomtest
 
 import surefoot
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot.deploy.groups import split_rows
 from surefoot.deploy.learn_then_test import CANDIDATES, ErrorTest, _ranked_cuts, _start, candidate_cuts
 from surefoot.deploy.model_card import _decisions as decisions
 from surefoot.deploy.thresholds import (
@@ -22,7 +23,6 @@ from surefoot.deploy.thresholds import (
     confidences,
     load_thresholds,
     save_thresholds,
-    split_rows,
 )
 from surefoot.report.thresholds import thresholds_verdict
 from tests.conftest import draw_many_labels, draw_one_label

@@ -414,9 +414,11 @@ class Predictions:
 
     @checked
     def grouped_by(self, column: str) -> "Predictions":
-        """The same predictions with an attribute column as groups."""
+        """The same predictions with an attribute column, or `ids`, as groups."""
         if column == "groups" and self.groups is not None:
             return self
+        if column == "ids" and self.ids is not None:
+            return replace(self, groups=self.ids)
         values = self.column(column)
         if values.null_count:
             raise InputError(
