@@ -25,10 +25,7 @@ FEW_POINTS = 16
 MOST_IN_A_CELL = 32  # points; with more, values are searched for
 SORTED_CELLS = 4096  # of equal width between the lowest and the highest score of an isotonic fit,
 RANKED_CELLS = 512  # and of a histogram's,
-TIED = {
-    torch.float32: 2.0**17,
-    torch.float64: 2.0**30,
-}  # steps of log odds: rounding does not divide a forest's ties
+STEPS = {torch.float32: 2.0**14, torch.float64: 2.0**30}  # in 1 of log odds, to which scores are rounded
 MANY_ROWS = 2000  # if it has so many
 TOUCHING = 1e-6  # rows; more than the rounding of a sum
 
@@ -384,8 +381,8 @@ def _fit_pieces(
     not give them, they are computed as all others.
     """
     labelled, scores, positive, rows = curve_data(val, weights)
-    steps = TIED[labelled.logits.dtype]
-    scores = np.rint(scores * steps) / steps
+    steps = STEPS[labelled.logits.dtype]  # a forest's equal probabilities stay equal: their log odds differ
+    scores = np.rint(scores * steps) / steps  # in the last digits, from which a curve would learn the labels
     all_count_one = np.broadcast_to((rows == 1).all(axis=1), len(scores))
     every = zip(scores, positive, np.broadcast_to(rows, scores.shape), all_count_one, strict=True)
     curves = []
