@@ -71,6 +71,36 @@ def test_every_calibrator_reads_0_as_half_the_smallest_positive_probability(meth
     assert "half the smallest positive one" in " ".join(given.notes())
 
 
+@pytest.mark.parametrize("method", ["isotonic", "histogram"])
+@pytest.mark.parametrize("n", [400, 5000])  # fewer and more rows than are sorted
+def test_equal_probabilities_stay_tied_in_every_type(method, n):
+    probs, labels = draw(n)
+    new = draw(300, seed=1)
+    found = []
+    for dtype in (np.float32, np.float64):
+        fitted = fit_calibration(method, Predictions.from_probs(probs.astype(dtype), labels))
+        found.append(fitted(Predictions.from_probs(new[0].astype(dtype), new[1])).probs())
+    np.testing.assert_allclose(*found, atol=1e-4)
+
+
+def test_rows_whose_sum_is_rounded_have_the_same_zeros():
+    rounded = Predictions.from_probs([[0.333, 0.333, 0.333, 0], [0.9, 0.1005, 0, 0]] * 10, [3, 0] * 10)
+    assert rounded.half_of_smallest() == pytest.approx(0.05, rel=0.01)
+    assert rounded.true_zeros() == 10
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 1, 1] * 50, [[1, 0], [0, 1], [0, 1], [0, 1]] * 50], ids=["one", "many"])
+@pytest.mark.parametrize("method", ["temperature", "platt", "isotonic"])
+def test_a_single_tree_is_calibrated_and_saved(labels, method):
+    """All its probabilities are 0 and 1, so there is none in between."""
+    probs = np.array([[1.0, 0], [0, 1], [0, 1], [1, 0]] * 50)
+    fitted = fit_calibration(method, Predictions.from_probs(probs, labels))
+    assert calibration_from(json.loads(json.dumps(calibration_document(fitted)))) == fitted
+    expected = [[0.75, 0.25], [0.25, 0.75]] if method == "temperature" else [[0.5, 0.5], [0, 1]]
+    after = fitted(Predictions.from_probs(probs, labels)).probs()
+    np.testing.assert_allclose(after[:2], expected, atol=0.02)
+
+
 def test_routes_agree(tmp_path):
     probs, labels = draw()
     table = pa.table({f"prob_{k}": probs[:, k] for k in range(4)} | {"label": labels})
