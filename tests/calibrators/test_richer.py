@@ -385,7 +385,9 @@ def test_remarks_name_what_is_wrong_with_the_logits():
         assert fit_calibration("temperature", fine).evidence.remarks == ()
     few_trees = np.round(5 * p) / 5  # few different numbers, many of them 0
     few_trees = Predictions.from_probs(few_trees / few_trees.sum(axis=1, keepdims=True), labels)
-    says = r"probabilities are exactly 0, as trees .*, \d+ true labels among them; the fit reads them as 0\.\d+"
+    says = (
+        r"probabilities are exactly 0, as trees .*, \d+ true labels among them; the fit reads them as 0\.\d+"
+    )
     assert re.search(says, str(fit_calibration("temperature", few_trees).notes()))
     assert re.search(says, str(fit_calibration("isotonic", few_trees).notes()))
     noise = Predictions.from_logits(0.01 * rng.standard_normal((60, 8)), rng.integers(8, size=60))

@@ -89,7 +89,9 @@ def test_rows_whose_sum_is_rounded_have_the_same_zeros():
     assert rounded.true_zeros() == 10
 
 
-@pytest.mark.parametrize("labels", [[0, 1, 1, 1] * 50, [[1, 0], [0, 1], [0, 1], [0, 1]] * 50], ids=["one", "many"])
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 1, 1] * 50, [[1, 0], [0, 1], [0, 1], [0, 1]] * 50], ids=["one", "many"]
+)
 @pytest.mark.parametrize("method", ["temperature", "platt", "isotonic"])
 def test_a_single_tree_is_calibrated_and_saved(labels, method):
     """All its probabilities are 0 and 1, so there is none in between."""

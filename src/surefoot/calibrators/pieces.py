@@ -378,8 +378,9 @@ def _fit_pieces(
     points: Callable[[Array, Array, Array, Array], tuple[Array, Array]],
     points_of_rows: Callable[[Array, Bools, float], tuple[Array, Array] | None],
 ) -> OfPieces:
-    """The points of each curve, from its different scores, the lowest and highest of each tie, with the weight
-    of its rows and that of its positives.
+    """The points of each curve, from its different scores with their weight and that of their positives.
+
+    A score is given by the lowest and the highest of its tied rows.
 
     `points_of_rows` are the same, from the scores of many rows in any order that all count 1; where it can
     not give them, they are computed as all others.
@@ -415,9 +416,7 @@ def _fit_pieces(
     )
 
 
-def _pooled(
-    ordered: Array, mass: Array, positives: Array, steps: float
-) -> tuple[Array, Array, Array, Array]:
+def _pooled(ordered: Array, mass: Array, positives: Array, steps: float) -> tuple[Array, Array, Array, Array]:
     """Rows with the same score as one; the lowest and the highest score of each, weights and positives."""
     tied = _are_tied(ordered[1:], ordered[:-1], steps)
     if not tied.any():

@@ -86,7 +86,7 @@ class Temperature(SingleTemperature):
     at_bound: bool = False
     separable: bool = False  # every label is predicted correctly
     flat: bool = False  # all logits of a row are equal: no T changes anything, and 1 is taken
-    # The fitted T that was not used, as it is below 1, unknown or raises the ECE; low and high are its interval
+    # The fitted T that was not used, as it is below 1, unknown or worse; low and high are its interval
     declined: float | None = None
     ece_declined: float | None = None  # the ECE with it, if that is why
 
@@ -195,8 +195,8 @@ class Temperature(SingleTemperature):
         elif self.ece_declined is not None and self.evidence is not None:
             remarks.append(
                 f"the fitted T = {self.declined:.3g} was not used, as it raises the ECE from "
-                f"{self.evidence.ece_before:.3g} to {self.ece_declined:.3g}: the predictions are not changed; "
-                "the method 'isotonic' may suit them"
+                f"{self.evidence.ece_before:.3g} to {self.ece_declined:.3g}: the predictions are not "
+                "changed; the method 'isotonic' may suit them"
             )
             return remarks
         elif self.declined is not None:
