@@ -355,6 +355,14 @@ def test_settings_are_refused_in_a_sentence():
         fit_platt_scaling(val, weights=np.ones(3))
 
 
+@pytest.mark.parametrize("method", [each.name for each in CALIBRATORS if "weights" in each.options])
+def test_weights_of_any_allowed_size_give_finite_probabilities(method):
+    val = draw_one_label(60, classes=3)
+    for weights in ([1e-100] * 60, [1e100] * 60, [1e-100, 1e100] * 30):
+        fitted = fit_calibration(method, val, weights=weights)
+        assert np.isfinite(fitted(val).probs().numpy()).all()
+
+
 def test_remarks_name_what_is_wrong_with_the_logits():
     rng = np.random.default_rng(0)
     z, labels = numbers(skewed())

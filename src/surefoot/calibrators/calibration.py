@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, require_number
@@ -197,7 +197,10 @@ class Calibration(Result, ABC):
         return [*self.remarks(), *(() if self.evidence is None else self.evidence.remarks)]
 
 
-def fit_without_zeros(fit: Callable[..., Calibration], val: "Predictions", **options: Any) -> Calibration:
+Fitted = TypeVar("Fitted", bound=Calibration)
+
+
+def fit_without_zeros(fit: Callable[..., Fitted], val: "Predictions", **options: Any) -> Fitted:
     """`fit`, with probabilities of exactly 0 read as half the smallest positive one."""
     lowest = val.half_of_smallest()
     if lowest is None:

@@ -407,7 +407,7 @@ def _fit_pieces(
             mass = weight[order]
             found = points(*_pooled(score[order], mass, mass * is_positive[order], steps))
         x, y = found
-        least = 1 / (total + 2)
+        least = max(1 / (total + 2), float(np.finfo(float).eps))  # so that 1 - least is not 1
         curves.append((x, np.clip(y, least, 1 - least)))
     return kind(
         scores=tuple(tuple(x.tolist()) for x, _ in curves),

@@ -37,6 +37,7 @@ from surefoot.predictions.validate import as_floats
 FEW_ROWS = 200
 MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
 WORSE_ECE = 0.01  # the same where probabilities are exactly 0: T is not used
+WEIGHTS = (1e-100, 1e100)  # whose squares and sums neither vanish nor overflow
 UNKNOWN = 100  # an interval whose ends differ by this factor or more says nothing: T is not used
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
 
@@ -362,9 +363,7 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     3.6409569065...
     """
     if val.half_of_smallest() is not None:
-        fitted = fit_without_zeros(fit_temperature, val, weights=weights)
-        assert isinstance(fitted, Temperature)
-        return fitted
+        return fit_without_zeros(fit_temperature, val, weights=weights)
     labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
     facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
@@ -429,9 +428,7 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     [3.641, 1.82]
     """
     if val.half_of_smallest() is not None:
-        fitted = fit_without_zeros(fit_member_temperatures, val)
-        assert isinstance(fitted, MemberTemperatures)
-        return fitted
+        return fit_without_zeros(fit_member_temperatures, val)
     return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 
@@ -451,10 +448,11 @@ def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predicti
         labelled = only_labelled(val)
         return labelled, np.ones(labelled.n)
     given: Array = as_floats("weights", as_numpy(weights)).astype(np.float64)
-    allowed = f"allowed: {val.n} finite numbers of 0 or more, not all 0"
+    lowest, highest = WEIGHTS
+    allowed = f"allowed: {val.n} numbers that are 0 or from {lowest:g} to {highest:g}, not all 0"
     if given.shape != (val.n,):
         raise InputError(f"weights have shape {given.shape}; {allowed}")
-    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
+    wrong = np.flatnonzero(~((given == 0) | ((given >= lowest) & (given <= highest))))
     if len(wrong):
         raise InputError(f"the weight of row {wrong[0]} is {given[wrong[0]]:g}; {allowed}")
     if not given.any():
