@@ -112,7 +112,9 @@ class ScikitModel(nn.Module):
             samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
         )
         device = samples.device if isinstance(samples, Tensor) else None
-        return torch.as_tensor(logits, dtype=torch.float32, device=device)
+        # As everywhere in float64, in which a forest's equal probabilities stay equal; not every GPU has it.
+        dtype = torch.float64 if device is None or device.type == "cpu" else torch.float32
+        return torch.as_tensor(logits, dtype=dtype, device=device)
 
     def logits_of_rows(self, rows: Any) -> NDArray[np.float64]:
         """The same of arrays or tables, in float64."""
