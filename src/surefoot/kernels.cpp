@@ -250,6 +250,7 @@ template <class T> INLINE void add_ratios(const Rows<T> &rows, int64_t start, in
       // instead of a conversion.
       Doubles even = {}, odd = {};
       auto add = [&](Floats d) __attribute__((always_inline)) {
+        d = choose(d > ABSENT, d, ABSENT - Floats{});  // of huge logits it may be -infinity, and times 0 NaN
         Floats ratio = exponential(d);
         even += (Doubles)((Bits)ratio << 32 >> 3);
         odd += (Doubles)((Bits)ratio >> 32 << 29);

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.calibrators import CALIBRATORS, Calibration
+from surefoot.calibrators import CALIBRATORS, Calibration, cautious_fit
 from surefoot.calibrators.advice import data_remarks
 from surefoot.deploy.model import ScikitModel
 from surefoot.errors import InputError, one_of, require_whole
@@ -281,9 +281,11 @@ def _fitted(
     """The calibration, and warnings; groups must be text or whole numbers to be used."""
     keys = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     val = Predictions.from_logits(logits, labels, groups=keys, class_names=_names_of(classes))
-    fitted = CALIBRATORS.named(method).fitted(val, weights=weights).cautious()
+    fitted = cautious_fit(CALIBRATORS.named(method), val, weights=weights)
     declined = getattr(fitted, "declined", None)
-    if declined is not None and method == "temperature":
+    if getattr(fitted, "ece_declined", None) is not None:
+        _warn(". ".join(fitted.notes()))
+    elif declined is not None and method == "temperature":
         _warn(f"the fitted T = {declined:.3g} is uncertain (n = {fitted.n}): probabilities are not changed")
     for remark in data_remarks(val):
         _warn(remark)

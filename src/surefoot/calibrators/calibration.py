@@ -215,7 +215,10 @@ class Calibration(Result, ABC):
         return [*self.remarks(), *(() if self.evidence is None else self.evidence.remarks)]
 
 
-def fit_without_zeros(fit: Callable[..., Calibration], val: "Predictions", **options: Any) -> Calibration:
+Fitted = TypeVar("Fitted", bound=Calibration)
+
+
+def fit_without_zeros(fit: Callable[..., Fitted], val: "Predictions", **options: Any) -> Fitted:
     """`fit`, with probabilities of exactly 0 read as half the smallest positive one."""
     lowest = val.half_of_smallest()
     if lowest is None:

@@ -50,10 +50,12 @@ class OneVsRest(Calibration):
         result = torch.empty_like(logits)
         written = result.numpy().T
 
+        @np.errstate(over="ignore")  # what becomes infinite is refused
         def write_two(part: slice) -> None:
             own = log_odds_of(logits[part].numpy(), self.label_kind)
             written[0, part], written[1, part] = 0, self.curve(own)[0]
 
+        @np.errstate(over="ignore")
         def write(part: slice, chunk: Tensor, _buffer: Tensor) -> None:
             own = chunk.numpy().T
             if self.label_kind is LabelKind.MANY_LABELS:

@@ -21,6 +21,7 @@ from surefoot.errors import InputError
 from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average_sigmoid, average_softmax
+from surefoot.predictions.validate import check_class_names
 from surefoot.predictions.zeros import as_zeros
 from surefoot.training.predict import evaluating
 
@@ -111,7 +112,9 @@ class ScikitModel(nn.Module):
             samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
         )
         device = samples.device if isinstance(samples, Tensor) else None
-        return torch.as_tensor(logits, dtype=torch.float32, device=device)
+        # As everywhere in float64, in which a forest's equal probabilities stay equal; not every GPU has it.
+        dtype = torch.float64 if device is None or device.type == "cpu" else torch.float32
+        return torch.as_tensor(logits, dtype=dtype, device=device)
 
     def logits_of_rows(self, rows: Any) -> NDArray[np.float64]:
         """The same of arrays or tables, in float64."""
@@ -143,6 +146,20 @@ class ScikitModel(nn.Module):
             values = zip(probabilities, self.classifier.classes_, strict=True)
             probabilities = np.stack([each[:, known == 1].sum(axis=1) for each, known in values], axis=1)
         return np.asarray(probabilities, dtype=np.float64)
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """The classes, if they are text that names of classes can be; numbers are indices, not names."""
+        if self.kind is LabelKind.MANY_LABELS:
+            return None
+        names: list[Any] = np.asarray(self.classifier.classes_).tolist()
+        if not all(isinstance(name, str) for name in names):
+            return None
+        try:
+            check_class_names(names)
+        except InputError:
+            return None
+        return names
 
     def label_indices(self, labels: ArrayLike | Tensor) -> NDArray[Any]:
         """Labels in the classifier's names, as indices of its classes; labels in columns unchanged."""
@@ -237,24 +254,25 @@ def probabilities_of(logits: Tensor, kind: LabelKind) -> Tensor:
 
 
 class RaisedZeros(nn.Module):
-    """Logits whose probabilities are at least `lowest`; the classes are on the last axis."""
+    """Logits whose probabilities are at least `lowest`; the classes are on the last axis, or one logit."""
 
     def __init__(self, lowest: float, kind: LabelKind) -> None:
         super().__init__()
         self.lowest, self.kind = lowest, kind
 
     def forward(self, logits: Tensor) -> Tensor:
-        if self.kind is LabelKind.ONE_LABEL:
-            return logits.log_softmax(dim=-1).clamp(min=math.log(self.lowest))
-        limit = math.log(self.lowest) - math.log1p(-self.lowest)
-        return logits.clamp(limit, -limit)
+        if self.kind is LabelKind.MANY_LABELS:
+            limit = math.log(self.lowest) - math.log1p(-self.lowest)
+            return logits.clamp(limit, -limit)
+        if logits.ndim == 1 or logits.shape[-1] == 1:
+            both: Tensor = self(torch.stack([torch.zeros_like(logits), logits], dim=-1))
+            return (both[..., 1] - both[..., 0]).reshape(logits.shape)
+        return logits.log_softmax(dim=-1).clamp(min=math.log(self.lowest))
 
 
-def raised_zeros(calibration: Calibration | None) -> nn.Module:
+def raised_zeros(lowest: float | None, kind: LabelKind) -> nn.Module:
     """What a calibration does with the logits before anything else."""
-    if calibration is None or calibration.lowest_probability is None:
-        return nn.Identity()
-    return RaisedZeros(calibration.lowest_probability, calibration.label_kind)
+    return nn.Identity() if lowest is None else RaisedZeros(lowest, kind)
 
 
 class Calibrated(CalibratedModule):
@@ -273,6 +291,7 @@ class Calibrated(CalibratedModule):
         temperature: float = 1.0,
         *,
         kind: LabelKind | str = LabelKind.ONE_LABEL,
+        lowest_probability: float | None = None,
         report: Report | None = None,
     ) -> None:
         super().__init__()
@@ -287,10 +306,11 @@ class Calibrated(CalibratedModule):
             device = None
         value = torch.tensor(float(temperature), dtype=torch.float32, device=device)
         self.register_buffer("temperature", value)
+        self.zeros = raised_zeros(lowest_probability, self.kind)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """z / T, in the shape of z, float32 or float64."""
-        logits = logits_of(self.model(*inputs, **named))
+        logits: Tensor = self.zeros(logits_of(self.model(*inputs, **named)))
         return logits / self.temperature.to(logits)
 
     def extra_repr(self) -> str:
@@ -311,7 +331,8 @@ class CalibratedBy(CalibratedModule):
         self.model = as_module(model, self.kind)
         self.training = self.model.training
         self.report = report
-        self.calibration = nn.Sequential(raised_zeros(calibration), calibration.module())
+        zeros = raised_zeros(calibration.lowest_probability, self.kind)
+        self.calibration = nn.Sequential(zeros, calibration.module())
         device = device_of(self.model)
         if device is not None and device.type != "meta":
             self.calibration.to(device)
@@ -448,7 +469,7 @@ class CalibratedNetworks(CalibratedModule):
         super().__init__()
         self.kind = kind
         self.networks = nn.ModuleList(networks)
-        self.zeros = raised_zeros(calibration)
+        self.zeros = raised_zeros(None if calibration is None else calibration.lowest_probability, kind)
         self.calibration = nn.Identity() if calibration is None else calibration.module()
         self.averages_first = calibration is None or calibration.averages_members
         self.novelty: NoveltyModule | None = None

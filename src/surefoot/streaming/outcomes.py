@@ -26,12 +26,18 @@ class Scaling:
     averaged_first: bool = True
 
     def check(self, logits: NDArray[np.floating]) -> None:
-        """Refuse logits that would be too large, as they are in memory."""
-        lowest = min(self.temperatures)
-        if lowest >= 1:
-            return
-        largest = max(-float(logits.min()), float(logits.max())) / lowest
-        most = min(LARGEST_LOGIT, float(np.finfo(logits.dtype).max))
+        """Refuse logits that would be too large, as in memory; averages are checked when they are made."""
+        if len(logits) == 1 or not self.averaged_first:
+            self._check_size(logits, logits.dtype)
+
+    def divide(self, averaged: Array, dtype: "np.dtype[np.floating]") -> None:
+        """Averages of members of that type, in place."""
+        self._check_size(averaged, dtype)
+        averaged /= self.temperatures[0]
+
+    def _check_size(self, logits: NDArray[np.floating], dtype: "np.dtype[np.floating]") -> None:
+        largest = max(-float(logits.min()), float(logits.max())) / min(1.0, *self.temperatures)
+        most = min(LARGEST_LOGIT, float(np.finfo(dtype).max))
         if not largest <= most:
             raise InputError(f"calibrated logits are up to {largest:g} in size; allowed: up to {most:g}")
 
@@ -84,13 +90,14 @@ def outcomes_of(batch: Batch, rows: slice, kind: LabelKind, scaling: Rescaling |
     if isinstance(scaling, Applied):
         logits, scaling = scaling(logits, kind), None
     if scaling is not None and (len(logits) == 1 or not scaling.averaged_first):
-        factors = np.array(scaling.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
+        with np.errstate(over="ignore"):  # of an infinite one all logits are 0
+            factors = np.array(scaling.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
         logits = logits / factors  # in the type of the file, as a calibration does it in memory
     if kind is LabelKind.ONE_LABEL and len(logits) == 1 and kernels.fits(logits[0]):
         return _compiled_outcomes(logits[0], labels)
     averaged = _averaged(logits, kind)
     if len(logits) > 1 and scaling is not None and scaling.averaged_first:
-        averaged /= scaling.temperatures[0]
+        scaling.divide(averaged, logits.dtype)
     return (softmax_outcomes if kind is LabelKind.ONE_LABEL else sigmoid_outcomes)(averaged, labels.T)
 
 
