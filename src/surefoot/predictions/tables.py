@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from numpy.typing import NDArray
 
 from surefoot.errors import InputError, one_line
 from surefoot.predictions.columns import is_score, numbers_in
@@ -82,6 +84,21 @@ def refuse_announced(metadata: "FileMetaData", groups: Iterable[int]) -> None:
         # The metadata of its columns are not read: where they are damaged, Arrow ends the process.
         total += max(group.total_byte_size, BYTES_PER_VALUE * group.num_rows * metadata.num_columns)
     refuse_larger_than_memory("the rows", total)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column's values are text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def empty_cells(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """(n,): where a value is missing, NaN, or text that is blank."""
+    import pyarrow.compute as pc  # slow to import
+
+    empty = pc.is_null(column, nan_is_null=True)
+    if is_text(column.type):
+        empty = pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), "")
+    return np.asarray(empty, dtype=np.bool_)
 
 
 def read_stream(data: Any) -> pa.Table:

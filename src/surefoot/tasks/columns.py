@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import refuse_special
-from surefoot.predictions.tables import decoding
+from surefoot.predictions.tables import decoding, is_text
 
 NAMED = 12  # columns that a message lists
 Raw = NDArray[Any]  # (n,) float64 with NaN where missing; (n,) text with None; (n, length) float32
@@ -27,10 +27,6 @@ def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
 def is_list(kind: pa.DataType) -> bool:
     """Whether a column's values are lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_numeric_type(kind: pa.DataType) -> bool:
@@ -60,7 +56,7 @@ def numbers_in(column: pa.ChunkedArray, name: str) -> Raw:
 def texts_in(column: pa.ChunkedArray, name: str) -> Raw:
     """Text, None where it is missing; whole numbers are written without a point."""
     if not (
-        _is_text(column.type)
+        is_text(column.type)
         or is_numeric_type(column.type)
         or pa.types.is_boolean(column.type)
         or pa.types.is_null(column.type)

@@ -23,18 +23,20 @@ from surefoot.predictions.tables import (
     CSV_PARSING,
     arrow_file,
     decoding,
+    empty_cells,
     from_csv,
     read_parquet,
     validated,
     write_csv,
 )
 from surefoot.predictions.validate import check_class_names
-from surefoot.tasks.columns import column_of, is_list, read_array
+from surefoot.tasks.columns import NAMED, column_of, is_list, read_array
 from surefoot.tasks.description import (
     Description,
     FeatureColumns,
     Repeated,
     Resolved,
+    missing_in,
     read_description,
     rows_where,
     unlabelled_samples,
@@ -56,6 +58,7 @@ from surefoot.tasks.split import (
     drop_duplicates,
 )
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task, unlabelled_labels
+from surefoot.text import count_of
 
 COLUMNS = ("split", "id", "path", "label", "ignored", "group")  # of a resolved split
 
@@ -173,6 +176,7 @@ def _build(description: Description, table: pa.Table) -> Task:
         strata=labels.strata,
         alike=copies[0] if copies is not None and description.repeated is Repeated.TOGETHER else None,
     )
+    remarks = (*_without_condition(description, table), *remarks)
     if copies is not None:
         splits, unlabelled, more = _without_copies(description, samples, splits, unlabelled, copies)
         remarks += more
@@ -196,6 +200,19 @@ def _build(description: Description, table: pa.Table) -> Task:
     return task
 
 
+def _without_condition(description: Description, table: pa.Table) -> tuple[str, ...]:
+    """Remarks on the rows left out as it is not known whether they are familiar."""
+    remarks = []
+    for column, missing in missing_in(description.familiar, table).items():
+        rows = np.flatnonzero(missing).tolist()
+        listed = ", ".join(map(str, rows[:NAMED])) + (", ..." if len(rows) > NAMED else "")
+        remarks.append(
+            f"{count_of(len(rows), 'row')} without a value of {column!r} left out, as neither familiar nor "
+            f"unfamiliar (row {listed}); familiar.{column}.missing = true or false would use them"
+        )
+    return tuple(remarks)
+
+
 def _all_samples(description: Description, table: pa.Table, labels: Labels) -> Samples:
     """The samples of all rows, whatever their split; vectors are not encoded yet."""
     inputs: Any
@@ -207,8 +224,9 @@ def _all_samples(description: Description, table: pa.Table, labels: Labels) -> S
         names = [f"row-{row:07d}" for row in range(table.num_rows)]
     groups = None
     if description.groups is not None:
-        values = table[description.groups].to_pylist()
-        groups = np.asarray(["" if value is None else str(value) for value in values])
+        column = column_of(table, description.groups)
+        given = zip(column.to_pylist(), empty_cells(column).tolist(), strict=True)
+        groups = np.asarray(["" if empty else str(value) for value, empty in given])
     used = {description.path, description.label, description.labels, description.ignored, description.id}
     rest = [field.name for field in table.schema if field.name not in used and not is_list(field.type)]
     return Samples(
