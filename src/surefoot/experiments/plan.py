@@ -128,7 +128,7 @@ def plan_of(setup: Setup, methods: Sequence[Method]) -> Plan:
         methods=tuple(planned),
         skipped=tuple(reason for reason in reasons.values() if reason is not None),
         encoding=setup.task.encoding,
-        remarks=setup.task.remarks,
+        remarks=setup.task.remarks[setup.task.encoding is not None :],  # the first is on the features
     )
 
 
