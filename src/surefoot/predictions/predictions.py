@@ -33,7 +33,7 @@ from surefoot.predictions.logits import (
 )
 from surefoot.predictions.on_device import DeviceFacts
 from surefoot.predictions.outcomes import Outcomes
-from surefoot.predictions.tables import empty_cells
+from surefoot.predictions.tables import empty_cells, values_in
 from surefoot.predictions.validate import (
     Floats,
     as_floats,
@@ -411,7 +411,7 @@ class Predictions:
             raise InputError(
                 f"column {column!r} is empty in {rows}, first in row {empty[0]}; every row needs a group"
             )
-        return replace(self, groups=as_keys(f"column {column!r}", values.to_pylist()))
+        return replace(self, groups=as_keys(f"column {column!r}", values_in(values)))
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from surefoot.errors import is_number
 from surefoot.images.decode import in_parallel
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.tables import values_in
 from surefoot.tasks.alike import Fingerprint, fingerprint, similar_pairs
 from surefoot.tasks.features import Vector
 from surefoot.tasks.identifiers import has_codes, is_named_like_identifier
@@ -116,13 +117,12 @@ def attribute_counts(task: Task) -> dict[str, Counts]:
 
 
 def _attributes(task: Task) -> dict[str, dict[Split, list[Any]]]:
-    """The values of every attribute in each split, except structures and lists."""
+    """The values of every attribute in each split."""
     result: dict[str, dict[Split, list[Any]]] = defaultdict(dict)
     for split, samples in task.splits.items():
         table = pa.table({}) if samples.attributes is None else samples.attributes
-        for field in table.schema:
-            if not pa.types.is_nested(field.type):
-                result[field.name][split] = table[field.name].to_pylist()
+        for name in table.column_names:
+            result[name][split] = values_in(table[name])
     return result
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import refuse_special
-from surefoot.predictions.tables import decoding, is_text
+from surefoot.predictions.tables import decoding, is_text, values_in
 
 NAMED = 12  # columns that a message lists
 Raw = NDArray[Any]  # (n,) float64 with NaN where missing; (n,) text with None; (n, length) float32
@@ -42,9 +42,10 @@ def numbers_in(column: pa.ChunkedArray, name: str) -> Raw:
         return np.full(len(column), np.nan)
     if not is_numeric_type(column.type):
         row = int(np.flatnonzero(~np.asarray(column.is_null()))[0]) if column.null_count < len(column) else 0
+        value = values_in(column.slice(row, 1))[0]
         raise InputError(
-            f"column {name!r} is {short(column[row].as_py())} in row {row}; allowed: a number, or an empty "
-            "cell where it is missing"
+            f"column {name!r} is {short(value)} in row {row}; allowed: a number, or an empty cell where it "
+            "is missing"
         )
     values = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan), dtype=np.float64)
     if np.isinf(values).any():
@@ -65,7 +66,7 @@ def texts_in(column: pa.ChunkedArray, name: str) -> Raw:
             f"column {name!r} holds {column.type} values; allowed as features: numbers, text, true or "
             "false, lists of numbers"
         )
-    return np.asarray([text_of(value) for value in column.to_pylist()], dtype=object)
+    return np.asarray([text_of(value) for value in values_in(column)], dtype=object)
 
 
 def text_of(value: Any) -> str | None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from surefoot.errors import InputError, is_number, is_numeric, is_whole, one_of, refuse_unknown, require
 from surefoot.io import read_toml
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.tables import empty_cells, is_text
+from surefoot.predictions.tables import empty_cells, is_text, values_in
 from surefoot.tasks.columns import column_of
 from surefoot.tasks.task import ImageFiles, Samples, image_paths_below, shuffled, unlabelled_labels
 
@@ -170,11 +170,11 @@ def _check_type(condition: Condition, column: pa.ChunkedArray) -> None:
         return
     row, allowed = int(np.flatnonzero(~np.asarray(column.is_null()))[0]), have
     if have == "text" and needed == "numbers":
-        row = next((i for i, text in enumerate(column.to_pylist()) if text and not is_numeric(text)), row)
+        row = next((i for i, text in enumerate(values_in(column)) if text and not is_numeric(text)), row)
         allowed = "numbers, and empty cells where they are missing"
     raise InputError(
         f"familiar.{condition.column}.{condition.operator} is {condition.value!r}, but the column holds "
-        f"{have} ({column[row].as_py()!r} in row {row}); allowed: {allowed}"
+        f"{have} ({values_in(column.slice(row, 1))[0]!r} in row {row}); allowed: {allowed}"
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from surefoot.errors import InputError
 from surefoot.images.cache import UNOPENED, content_of
 from surefoot.images.decode import in_parallel
-from surefoot.predictions.tables import empty_cells
+from surefoot.predictions.tables import empty_cells, values_in
 from surefoot.tasks.alike import cached_fingerprints, linked, look_alikes
 from surefoot.tasks.columns import column_of
 from surefoot.tasks.description import ByColumn, ByShare, Repeated, Resolved
@@ -95,7 +95,7 @@ def assign(
     if rule.keep_together is not None:
         column = column_of(table, rule.keep_together)
         empty = empty_cells(column)
-        for row, value in enumerate(column.to_pylist()):
+        for row, value in enumerate(values_in(column)):
             keys[row] = keys[row] if empty[row] else f"key {value}"
     both = keys if alike is None else _merged(keys, alike)
     if isinstance(rule, ByShare):
@@ -183,7 +183,7 @@ def _by_column(
 
 
 def _read_splits(table: pa.Table, column: str, allowed: Mapping[str, Split]) -> list[Split]:
-    values = table[column].to_pylist()
+    values = values_in(table[column])
     for row, value in enumerate(values):
         if value not in allowed:
             raise InputError(f"{column!r} is {value!r} in row {row}; allowed: {', '.join(allowed)}")
