@@ -22,6 +22,8 @@ TABLE = pa.table(
         "empty": pa.array([None] * 5),
         "word": pa.array(["NA", " ", "None", "x", "NaN"]),
         "category": pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, None, 3]), ["x", "y", None, ""]),
+        "instant": pa.array([10**18 + 1, 10**18 + 2, None, 10**9, 1], pa.timestamp("ns")),
+        "far": pa.array([2**60] * 5, pa.timestamp("s")),
         "half": pa.array(np.asarray([1, np.nan, 2, 3, 4], np.float16)),
     }
 )
@@ -54,6 +56,7 @@ TABLE = pa.table(
         ({"word": {"not_in": ["y"]}}, [None, None, None, 1, None]),
         ({"word": {"in": ["NA", "x"]}}, [1, None, None, 1, None]),
         ({"category": {"equals": "x"}}, [1, 0, None, None, None]),
+        ({"instant": {"above": datetime.date(2000, 1, 1)}}, [1, 1, None, 0, 0]),
         ({"half": {"above": 1}}, [0, None, 1, 1, 1]),
         ({}, [1, 1, 1, 1, 1]),
     ],
@@ -92,6 +95,10 @@ def test_conditions_hold_where_they_should(familiar, expected):
         ({"age": {"equals": True}}, "the column holds numbers"),
         ({"glasses": {"equals": 1}}, "the column holds true or false"),
         ({"day": {"above": 3}}, "the column holds dates"),
+        (
+            {"far": {"above": datetime.date(2000, 1, 1)}},
+            "familiar.far: Casting from timestamp.* out of bounds",
+        ),
     ],
 )
 def test_bad_conditions_are_refused(familiar, message):

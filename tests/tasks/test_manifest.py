@@ -522,6 +522,10 @@ def test_bad_split_values_and_columns_are_named(tmp_path):
     table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), rows)
     with pytest.raises(InputError, match=r"'split' is 'dev' in row 26; allowed: train, val, test"):
         load_task(description(tmp_path, COLUMN))
+    lists = {"path": ["a"], "label": ["b"], "site": ["old"], "split": [["train"]]}
+    pyarrow.parquet.write_table(pa.table(lists), tmp_path / "m.parquet")
+    with pytest.raises(InputError, match=r"'split' is \['train'\] in row 0; allowed: train, val, test"):
+        load_task(description(tmp_path, COLUMN.replace("manifest.csv", "m.parquet")))
     table(tmp_path / "manifest.csv", ("path", "path", "site", "split"), SPLIT_ROWS)
     with pytest.raises(InputError, match=r"column 'path' occurs twice"):
         load_task(description(tmp_path, COLUMN))

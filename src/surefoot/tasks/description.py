@@ -12,7 +12,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, is_number, is_numeric, is_whole, one_of, refuse_unknown, require
+from surefoot.errors import (
+    InputError,
+    is_number,
+    is_numeric,
+    is_whole,
+    one_line,
+    one_of,
+    refuse_unknown,
+    require,
+)
 from surefoot.io import read_toml
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.tables import empty_cells, is_text, values_in
@@ -144,21 +153,29 @@ def _holds(condition: Condition, column: pa.ChunkedArray, missing: NDArray[np.bo
     if missing.all():
         return np.zeros(len(column), dtype=np.bool_)
     _check_type(condition, column)
+    try:
+        holds = _compared(condition, column)
+    except pa.ArrowInvalid as error:  # a time that does not fit
+        raise InputError(f"familiar.{condition.column}: {one_line(error)}; allowed: other values") from error
+    return np.asarray(~missing & np.asarray(pc.fill_null(holds, False)), dtype=np.bool_)
+
+
+def _compared(condition: Condition, column: pa.ChunkedArray) -> Any:
+    import pyarrow.compute as pc  # slow to import
+
     if condition.operator in ("in", "not_in"):
         holds = pc.is_in(*_in_one_type(column, condition.value))
-        holds = holds if condition.operator == "in" else pc.invert(holds)
-    else:
-        compare = getattr(pc, ORDERINGS.get(condition.operator, "equal"))
-        values, (value,) = _in_one_type(column, [condition.value])
-        holds = compare(values, value)
-    return np.asarray(~missing & np.asarray(pc.fill_null(holds, False)), dtype=np.bool_)
+        return holds if condition.operator == "in" else pc.invert(holds)
+    values, (value,) = _in_one_type(column, [condition.value])
+    return getattr(pc, ORDERINGS.get(condition.operator, "equal"))(values, value)
 
 
 def _in_one_type(column: pa.ChunkedArray, values: list[Any]) -> tuple[Any, Any]:
     """Column and values cast to one type: numbers of different types to float64, dates to timestamps."""
     given = pa.array(values)
     if pa.types.is_temporal(column.type):
-        return column.cast(pa.timestamp("us")), given.cast(pa.timestamp("us"))
+        loses_nothing = getattr(column.type, "unit", None) != "ns"  # of nanoseconds, less than the unit
+        return column.cast(pa.timestamp("us"), safe=loses_nothing), given.cast(pa.timestamp("us"))
     if _column_type(column.type) == "numbers" and column.type != given.type:
         return column.cast(pa.float64(), safe=False), given.cast(pa.float64(), safe=False)
     return column.cast(given.type), given

@@ -185,7 +185,7 @@ def _by_column(
 def _read_splits(table: pa.Table, column: str, allowed: Mapping[str, Split]) -> list[Split]:
     values = values_in(table[column])
     for row, value in enumerate(values):
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise InputError(f"{column!r} is {value!r} in row {row}; allowed: {', '.join(allowed)}")
     return [allowed[value] for value in values]
 

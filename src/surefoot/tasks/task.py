@@ -163,7 +163,7 @@ class Samples:
 
     def take(self, rows: Any) -> "Samples":
         """The rows selected by indices or by a mask."""
-        index = np.arange(len(self))[np.asarray(rows)]
+        index = np.arange(len(self))[np.asarray(rows) if len(rows) else np.empty(0, np.int64)]
         inputs = self.inputs
         return replace(
             self,
