@@ -13,6 +13,7 @@ from surefoot.predictions.columns import METADATA
 from surefoot.predictions.files import from_table
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.tables import with_plain_text
 
 INDEX = "__index_level_"  # how pandas calls its index in Arrow
 Name = str | int  # pandas counts columns that have no names
@@ -100,7 +101,7 @@ def as_table(frame: Any) -> pa.Table:
             "a Hugging Face dataset"
         ) from None
     columns = [name for name in table.column_names if not name.startswith(INDEX)]
-    return table.select(columns).replace_schema_metadata(None)
+    return with_plain_text(table.select(columns).replace_schema_metadata(None))
 
 
 def _with_label_names(

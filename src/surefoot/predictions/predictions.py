@@ -41,6 +41,7 @@ from surefoot.predictions.logits import (
 )
 from surefoot.predictions.on_device import DeviceFacts
 from surefoot.predictions.outcomes import Outcomes
+from surefoot.predictions.tables import empty_cells, values_in
 from surefoot.predictions.validate import (
     Floats,
     as_floats,
@@ -54,6 +55,7 @@ from surefoot.predictions.validate import (
 )
 from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, may_have_zeros, raise_zeros
 from surefoot.runtime import in_parallel
+from surefoot.text import count_of
 
 
 @checked
@@ -420,11 +422,13 @@ class Predictions:
         if column == "ids" and self.ids is not None:
             return replace(self, groups=self.ids)
         values = self.column(column)
-        if values.null_count:
+        empty = np.flatnonzero(empty_cells(values))
+        if len(empty):
+            rows = count_of(len(empty), "row")
             raise InputError(
-                f"column {column!r} is empty in {values.null_count} rows; every row needs a group"
+                f"column {column!r} is empty in {rows}, first in row {empty[0]}; every row needs a group"
             )
-        return replace(self, groups=own_keys(f"column {column!r}", values.to_pylist()))
+        return replace(self, groups=own_keys(f"column {column!r}", values_in(values)))
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:

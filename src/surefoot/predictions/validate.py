@@ -3,6 +3,7 @@
 Does not need torch.
 """
 
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -97,6 +98,8 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
     if keys.dtype.kind == "O":
         if keys.ndim == 1 and all(isinstance(value, str) for value in keys):
             return _as_text(name, keys)
+        if keys.ndim == 1:
+            _refuse_missing(name, keys.tolist())
         try:
             keys = np.asarray(keys.tolist())
         except ValueError as error:
@@ -108,6 +111,13 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
             f"{name} have type {keys.dtype} and shape {keys.shape}; allowed: a list of text or whole numbers"
         )
     return keys.astype(keys.dtype.newbyteorder("="), copy=False)  # Arrow takes no other byte order
+
+
+def _refuse_missing(name: str, keys: list[Any]) -> None:
+    """Raise for None, or for a number that is NaN beside text, which numpy would turn into the text 'nan'."""
+    for row, key in enumerate(keys):
+        if key is None or (isinstance(key, float) and math.isnan(key)):
+            raise InputError(f"{name} are missing in row {row}; allowed: a value in every row")
 
 
 def _as_text(name: str, texts: NDArray[Any]) -> NDArray[Any]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import refuse_special
 from surefoot.predictions.columns import refuse_repeated
-from surefoot.predictions.tables import decoding
+from surefoot.predictions.tables import decoding, is_text, values_in
 
 NAMED = 12  # columns that a message lists
 LARGEST_NUMBER = 1e100  # so that means and deviations are finite
@@ -34,10 +34,6 @@ def is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def is_numeric_type(kind: pa.DataType) -> bool:
     """Whether a column's values are numbers."""
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
@@ -51,9 +47,10 @@ def numbers_in(column: pa.ChunkedArray, name: str) -> Raw:
         return np.full(len(column), np.nan)
     if not is_numeric_type(column.type):
         row = int(np.flatnonzero(~np.asarray(column.is_null()))[0]) if column.null_count < len(column) else 0
+        value = values_in(column.slice(row, 1))[0]
         raise InputError(
-            f"column {name!r} is {short(column[row].as_py())} in row {row}; allowed: a number, or an empty "
-            "cell where it is missing"
+            f"column {name!r} is {short(value)} in row {row}; allowed: a number, or an empty cell where it "
+            "is missing"
         )
     values = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan), dtype=np.float64)
     too_large = np.abs(values) > LARGEST_NUMBER
@@ -69,7 +66,7 @@ def numbers_in(column: pa.ChunkedArray, name: str) -> Raw:
 def texts_in(column: pa.ChunkedArray, name: str) -> Raw:
     """Text, None where it is missing; whole numbers are written without a point."""
     if not (
-        _is_text(column.type)
+        is_text(column.type)
         or is_numeric_type(column.type)
         or pa.types.is_boolean(column.type)
         or pa.types.is_null(column.type)
@@ -78,7 +75,7 @@ def texts_in(column: pa.ChunkedArray, name: str) -> Raw:
             f"column {name!r} holds {column.type} values; allowed as features: numbers, text, true or "
             "false, lists of numbers"
         )
-    return np.asarray([text_of(value) for value in column.to_pylist()], dtype=object)
+    return np.asarray([text_of(value) for value in values_in(column)], dtype=object)
 
 
 def text_of(value: Any) -> str | None:
