@@ -69,7 +69,7 @@ def _outcome(monkeypatch, tmp_path, main, step):
     def family(place, rng):
         yield step
 
-    monkeypatch.setattr(worker, "family_of", lambda _: family)
+    monkeypatch.setattr(worker, "family_of", lambda *_: family)
     monkeypatch.chdir(tmp_path)
     return [kind for kind, *_ in running.run(0)["failures"]]
 
