@@ -11,6 +11,7 @@ from tests.fuzz.hostile import (
     special_files,
 )
 from tests.fuzz.own_code import code_in_bundles, code_of_runs
+from tests.fuzz.routes import zeros
 from tests.fuzz.users import ordinary_user
 from tests.fuzz.valid import (
     calibrate_valid,
@@ -42,6 +43,7 @@ FAMILIES = {
     code_in_bundles: 8,
     code_of_runs: 2,
     ordinary_user: 8,
+    zeros: 8,
 }
 
 
