@@ -10,8 +10,9 @@ from tests.fuzz.hostile import (
     predictions_odd,
     special_files,
 )
+from tests.fuzz.memory import arrays
 from tests.fuzz.own_code import code_in_bundles, code_of_runs
-from tests.fuzz.routes import zeros
+from tests.fuzz.routes import class_orders, groups, zeros
 from tests.fuzz.users import ordinary_user
 from tests.fuzz.valid import (
     calibrate_valid,
@@ -44,6 +45,9 @@ FAMILIES = {
     code_of_runs: 2,
     ordinary_user: 8,
     zeros: 8,
+    class_orders: 10,
+    groups: 8,
+    arrays: 10,
 }
 
 

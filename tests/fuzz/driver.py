@@ -33,7 +33,16 @@ SECONDS = 30  # of CPU time for a command, or of waiting for nothing: a hang
 IDLE_LOOKS = 10  # a second apart, at which all threads wait
 MOST_SECONDS = 900  # however busy the machine is
 FOLDER = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_OK)), None)
-KINDS = ("crash", "hang", "traceback", "wrong number", "wrong exit", "unclear refusal", "file changed", "no warning")
+KINDS = (
+    "crash",
+    "hang",
+    "traceback",
+    "wrong number",
+    "wrong exit",
+    "unclear refusal",
+    "file changed",
+    "no warning",
+)
 
 
 @dataclass
@@ -266,7 +275,14 @@ def main():
         sys.stdout.flush()
 
     end = arguments.first + arguments.cases
-    tally = fuzz(arguments.cases, arguments.seed, workers=arguments.workers, first=arguments.first, show=show, family=arguments.family)
+    tally = fuzz(
+        arguments.cases,
+        arguments.seed,
+        workers=arguments.workers,
+        first=arguments.first,
+        show=show,
+        family=arguments.family,
+    )
     show(tally, end)
     title = f"seed {arguments.seed}, cases {arguments.first:,} to {end - 1:,}"
     sys.stdout.write(f"\n| {title} | {time.monotonic() - start:.0f} s |\n|---|---|\n{tally.table()}\n\n")

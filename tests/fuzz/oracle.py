@@ -159,7 +159,11 @@ def average_precision(score, positive):
 def without_zeros(logits, many):
     """The same with probabilities of 0 as half the smallest positive one, as calibrations read them."""
     size = np.abs(logits)
-    logs = -size - np.log1p(np.exp(-size)) if many else logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+    logs = (
+        -size - np.log1p(np.exp(-size))
+        if many
+        else logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+    )
     zeros = np.abs(logs - np.log(LEAST)) <= 1e-4
     if not zeros.any() or zeros.all() or np.exp(logs[~zeros].min()) <= 4 * LEAST:
         return logits

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 
 from surefoot.io import sha256_of
-from tests.fuzz.steps import ANY, REFUSED, VALID, Step
+from tests.fuzz.steps import ANY, REFUSED, Step
 
 OWN = {
     "mine/__init__.py": "",
@@ -28,7 +28,14 @@ SHADOWS = ("timm", "torch", "torchvision", "numpy", "safetensors", "json", "rand
 UNSEALED = ("source/mine/__pycache__/nets.cpython-311.pyc", "source/a.pth", "source/shapes.so", "source/x.py", "__init__.py",
             "source/timm.pyc", "source/torch/__init__.pyc")  # fmt: skip
 SEALED = ("source/../x.py", "../source/x.py", "/source/x.py", "source/x.pyc", "source/x.so", "x.py")
-ODD_FILES = ("weights.safetensors", "bundle.json", "calibration.json", "README.md", "reference.npz", "metrics.json")
+ODD_FILES = (
+    "weights.safetensors",
+    "bundle.json",
+    "calibration.json",
+    "README.md",
+    "reference.npz",
+    "metrics.json",
+)
 
 
 def make_own(base):
@@ -89,7 +96,9 @@ def code_in_bundles(place, rng):
         commands.append(Step(("export", bundle, "-o", place / "out.onnx", *code), expect))
     yield commands[int(rng.integers(len(commands)))]
     inside = [path for path in sys.path if str(bundle) in path]
-    yield Step(("sys.path",), call=str, check=lambda _: f"{inside[0]} is searched for modules" if inside else None)
+    yield Step(
+        ("sys.path",), call=str, check=lambda _: f"{inside[0]} is searched for modules" if inside else None
+    )
 
 
 def _probabilities(bundle, allowed):
@@ -106,7 +115,11 @@ def _changed(bundle, place, own, rng):
         mark = MARK.format(str(place / "ran"))
         names = rng.choice(SHADOWS, size=int(rng.integers(1, 5)), replace=False)
         _write_new(bundle / "source", {f"{name}.py": mark for name in names})
-        library = str(rng.choice(["timm:resnet18", "torchvision:resnet18", "torch:nn", f"{names[0]}:net".replace("/", ".")]))
+        library = str(
+            rng.choice(
+                ["timm:resnet18", "torchvision:resnet18", "torch:nn", f"{names[0]}:net".replace("/", ".")]
+            )
+        )
         if rng.random() < 0.5:
             _name_network(bundle, library)
         if rng.random() < 0.7:
@@ -170,6 +183,17 @@ def code_of_runs(place, rng):
     elif how == "beside":
         write_files(code, {"other.py": "1 / 0", "parts/README.md": "x"})
     allow = ("--allow-code",) if rng.random() < 0.5 else ()
-    words = ("bundle", "tiny", "single", "-o", out, "--resamples", 0, "--store", place.base / "own/run/store", *allow)
+    words = (
+        "bundle",
+        "tiny",
+        "single",
+        "-o",
+        out,
+        "--resamples",
+        0,
+        "--store",
+        place.base / "own/run/store",
+        *allow,
+    )
     with on_path(code):
         yield Step(words, REFUSED if how in FORWARD else place.bundles, writes=(out,))

@@ -5,8 +5,6 @@ import ctypes
 import os
 import struct
 
-import numpy as np
-
 from tests.fuzz.inputs import draw, write
 from tests.fuzz.steps import ANY, REFUSED, VALID, Step, may_fail
 
@@ -24,7 +22,7 @@ def as_a_user(umask):
     libc, before, data = ctypes.CDLL(None, use_errno=True), os.umask(umask), ctypes.create_string_buffer(24)
     libc.capget(CAPABILITIES, data)
     libc.prctl(SECUREBITS, NO_FIXUP, 0, 0, 0)
-    effective, permitted, inherited, *rest = struct.unpack("6I", data.raw)
+    _, permitted, inherited, *rest = struct.unpack("6I", data.raw)
     libc.capset(CAPABILITIES, struct.pack("6I", 0, permitted, inherited, 0, *rest[1:]))
     try:
         yield
@@ -36,7 +34,11 @@ def as_a_user(umask):
 def ordinary_user(place, rng):
     """What a command writes has the modes of the umask; without permission it is refused."""
     umask = int(rng.choice(MASKS))
-    bundle, store, task = place.base / "bundle", ("--store", place.base / "run/store"), place.base / "task/task.toml"
+    bundle, store, task = (
+        place.base / "bundle",
+        ("--store", place.base / "run/store"),
+        place.base / "task/task.toml",
+    )
     drawn = draw(rng, many=False, members=1, n=60, classes=3)
     val, out = place / f"val{rng.choice(['.npz', '.csv', '.parquet'])}", place / "out"
     write(drawn, val, rng)
@@ -57,12 +59,16 @@ def ordinary_user(place, rng):
         ("data", "decode", task, "--size", 8, "--cache", out / "cache"),
         ("train", "toy/wave", "--set", "epochs=1", "--store", out / "store"),
     ]  # fmt: skip
-    words = commands[int(rng.integers(len(commands) - 1)) if rng.random() < 0.99 else -1]  # the last starts processes
+    words = commands[
+        int(rng.integers(len(commands) - 1)) if rng.random() < 0.99 else -1
+    ]  # the last starts processes
     known = {"umask": umask, "may_fail": may_fail(words)}
     locked = str(rng.choice(["nothing", "nothing", "output", "input"]))
     if locked == "nothing" or words[0] == "train":  # whose processes have root's rights again
         check = lambda _: _wrong_mode(out, umask)  # noqa: E731
-        done = yield Step(words, place.bundles if "bundle" in words[0] else VALID, check, writes=(out,), **known)
+        done = yield Step(
+            words, place.bundles if "bundle" in words[0] else VALID, check, writes=(out,), **known
+        )
         if done in (0, 1) and words[0] in ("bundle", "apply", "predict"):  # the one who wrote it can use it
             yield from _used(place, words, image, known)
         return

@@ -148,7 +148,9 @@ def calibrate_valid(place, rng):
     force = ("--force",) if rng.random() < 0.3 else ()
     words = ("calibrate", source, "-o", fitted, "--method", names.get(method, method), *stream, *force)
     raised = replace(read, logits=oracle.without_zeros(read.logits, read.many))
-    done = yield Step(words, VALID, lambda _: _wrong_fit(fitted, raised, method, bool(force)), writes=(fitted,))
+    done = yield Step(
+        words, VALID, lambda _: _wrong_fit(fitted, raised, method, bool(force)), writes=(fitted,)
+    )
     if done != 0:
         return
     document = json.loads(fitted.read_text())

@@ -135,7 +135,9 @@ class Worker:
                 if step.call is None:
                     self.main()
                 else:
-                    sys.stdout.write(step.call() or "")
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("always")  # printed, for a step's notes
+                        sys.stdout.write(step.call() or "")
             except SystemExit as ended:
                 code = ended.code or 0
             except InputError as error:
@@ -211,7 +213,9 @@ def work(arguments):
     def announce(message):
         pipe.write(json.dumps(message) + "\n")
 
-    worker = Worker(arguments.base, arguments.scratch, arguments.seed, family=arguments.family, announce=announce)
+    worker = Worker(
+        arguments.base, arguments.scratch, arguments.seed, family=arguments.family, announce=announce
+    )
     with open("/proc/self/statm") as pages:  # noqa: PTH123 it is one line
         now = int(pages.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
