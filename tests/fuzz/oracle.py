@@ -157,17 +157,17 @@ def average_precision(score, positive):
 
 
 def without_zeros(logits, many):
-    """The same with probabilities of 0 as half the smallest positive one, as calibrations read them."""
+    """The same with probabilities of 0 as half the smallest positive one (at most 1/4), as calibrations read them."""
     size = np.abs(logits)
     logs = (
         -size - np.log1p(np.exp(-size))
         if many
         else logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
     )
-    zeros = np.abs(logs - np.log(LEAST)) <= 1e-4
+    zeros = np.abs(logs - np.log(LEAST)) <= 1.1e-3
     if not zeros.any() or zeros.all() or np.exp(logs[~zeros].min()) <= 4 * LEAST:
         return logits
-    least = np.exp(logs[~zeros].min()) / 2
+    least = min(np.exp(logs[~zeros].min()) / 2, 0.25)
     limit = np.log(least) - np.log1p(-least)
     return np.clip(logits, limit, -limit) if many else np.maximum(logs, np.log(least))
 
