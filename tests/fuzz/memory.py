@@ -13,124 +13,84 @@ from tests.fuzz.steps import ANY, EITHER, SUFFIXES, VALID, Step
 from tests.fuzz.valid import wrong_score
 
 GARBAGE = (np.nan, np.inf, 1e300, -1e6, 10**6, 2**40, -(2**50), -1, -100, 0, 3)
-LAYOUTS = ("as it is", "fortran", "reversed", "strided", "read only", "broadcast view", "unaligned", "big endian", "tensor",
-           "reversed tensor view", "list", "memory map", "subclass", "masked without a mask")  # fmt: skip
-
-
-def laid_out(array, how, path):
-    """The same values in another layout in memory, or container, and what to change in place."""
-    array = np.array(array)
-    if how == "fortran":
-        array = np.asfortranarray(array)
-    elif how == "reversed":
-        array = array[::-1].copy()[::-1]
-    elif how == "strided":
-        wide = np.zeros((*array.shape[:-1], 3 * array.shape[-1]), array.dtype)
-        wide[..., ::3] = array
-        array = wide[..., ::3]
-    elif how == "read only":
-        owner = array
-        array = owner.view()
-        array.flags.writeable = False
-        return array, owner
-    elif how == "broadcast view":
-        array = np.ascontiguousarray(array[None])[0]
-    elif how == "unaligned":
-        data = np.zeros(array.nbytes + 1, np.uint8)
-        view = data[1:].view(array.dtype).reshape(array.shape)
-        view[...] = array
-        array = view
-    elif how == "big endian":
-        array = array.astype(array.dtype.newbyteorder(">"))
-    elif how == "tensor":
-        array = torch.from_numpy(array)
-    elif how == "reversed tensor view":
-        wide = torch.from_numpy(np.stack([array, array], axis=-1))
-        array = wide[..., 1]
-    elif how == "list":
-        array = array.tolist()
-    elif how == "memory map":
-        np.save(path, array)
-        array = np.load(path, mmap_mode="r+")
-    elif how == "subclass":
-        array = array.view(np.matrix) if array.ndim == 2 else array.view(np.recarray)
-    elif how == "masked without a mask":
-        array = np.ma.array(array)
-    return array, array
+LAYOUTS = {
+    "as it is": lambda array, _: array,
+    "fortran": lambda array, _: np.asfortranarray(array),
+    "reversed": lambda array, _: array[::-1].copy()[::-1],
+    "strided": lambda array, _: np.repeat(array, 3, axis=-1)[..., ::3],
+    "unaligned": lambda array, _: np.frombuffer(b"0" + array.tobytes(), "u1").copy()[1:].view(array.dtype).reshape(array.shape),
+    "big endian": lambda array, _: array.astype(array.dtype.newbyteorder(">")),
+    "tensor": lambda array, _: torch.from_numpy(array.copy()),
+    "strided tensor": lambda array, _: torch.from_numpy(np.stack([array, array], axis=-1))[..., 1],
+    "list": lambda array, _: array.tolist(),
+    "memory map": lambda array, path: np.save(path, array) or np.load(path, mmap_mode="r+"),
+    "subclass": lambda array, _: array.copy().view(np.matrix if array.ndim == 2 else np.recarray),
+    "masked without a mask": lambda array, _: np.ma.array(array),
+    "read only": lambda array, _: array.view(),
+}  # fmt: skip
 
 
 def arrays(place, rng):
     """Predictions are what they were made of, whatever happens to the arrays afterwards."""
-    n = int(rng.choice([1, 1, 2, 30, 3000]))
+    n, kind = int(rng.choice([1, 1, 2, 30, 3000])), str(rng.choice(["f8", "f8", "f4", "f2"]))
     classes, members = int(rng.choice([2, 3, 40])), 1 if rng.random() < 0.8 else 2
     drawn = draw(rng, n=n, classes=classes, members=members, many=False if n > 30 else None)
-    kind = str(rng.choice(["f8", "f8", "f4", "f2"]))
     scores = drawn.logits.astype(kind)
     drawn = Drawn(scores.astype(np.float64), drawn.labels, exact=kind == "f8")
     labels = drawn.labels.astype(str(rng.choice(["i8", "i8", "i4", "i2", "f8"])))
-    given, owners = {}, []
-    arrays = {"logits": scores[0] if len(scores) == 1 else scores, "labels": labels}
-    arrays |= (
-        {
-            "groups": np.arange(n) % 5,
-            "ids": np.arange(n),
-            "novelty": rng.random(n),
-            "features": rng.random((n, 3)),
-        }
-        if rng.random() < 0.4
-        else {}
-    )
-    masked = rng.random() < 0.15
-    for name, array in arrays.items():
-        given[name], owner = laid_out(array, str(rng.choice(LAYOUTS)), place / f"{name}.npy")
-        owners.append(owner)
-    made = []
-
-    def make():
-        from surefoot import Predictions
-
-        parts = dict(given)
-        if masked:
-            name = str(rng.choice(["logits", "labels"]))
-            parts[name] = np.ma.array(arrays[name], mask=rng.random(arrays[name].shape) < 0.5)
-            parts[name].mask.reshape(-1)[0] = True
-        many = np.ndim(arrays["labels"]) == 2
-        made.append(
-            Predictions.from_logits(
-                parts.pop("logits"), parts.pop("labels"), kind="many_labels" if many else "one_label", **parts
-            )
-        )
-        return ""
-
-    if masked:
-        yield Step(("from_logits, masked",), ANY, call=make)
-        # What is masked is not known: refused, or a label that is ignored; never the number below the mask.
-        if made:
-            yield Step(("masked labels",), VALID, call=lambda: "", check=lambda _: _unmasked(made[0], drawn))
+    parts = {"logits": scores[0].copy() if len(scores) == 1 else scores, "labels": labels}
+    if rng.random() < 0.4:
+        parts |= {"groups": np.arange(n) % 5, "ids": np.arange(n)}
+        parts |= {"novelty": rng.random(n), "features": rng.random((n, 3))}
+    if rng.random() < 0.15:
+        yield from _masked(parts, drawn, rng)
         return
-    words = ("from_logits", *(f"{name}:{type(each).__name__}" for name, each in given.items()))
-    if (yield Step(words, VALID, call=make)) != 0:
+    layouts = {name: str(rng.choice(list(LAYOUTS))) for name in parts}
+    given = {name: LAYOUTS[how](parts[name], place / f"{name}.npy") for name, how in layouts.items()}
+    for name, how in layouts.items():
+        if how == "read only":  # while the array that it is a view of is changed
+            given[name].flags.writeable = False
+    made, words = [], [f"{name}:{how}" for name, how in layouts.items()]
+    if (yield Step(("from_logits", *words), VALID, call=lambda: made.append(_made(given, drawn)))) != 0:
         return
+    facts = {"call": lambda: _facts(made[0]), "check": _facts_check(drawn)}
     if rng.random() < 0.5:
-        yield Step(("used before",), VALID, call=lambda: _facts(made[0]), check=_facts_check(drawn))
-    for owner in owners:
+        yield Step(("used before", *words), VALID, **facts)
+    for name, how in layouts.items():
         if rng.random() < 0.8:
-            _spoil(owner, rng)
-    yield Step(
-        ("evaluate, changed", *words[1:]), EITHER, call=lambda: _facts(made[0]), check=_facts_check(drawn)
-    )
+            _spoil(parts[name] if how == "read only" else given[name], rng)
+    yield Step(("evaluate, changed", *words), EITHER, **facts)
     use, path = USES[int(rng.integers(len(USES)))], place / f"out{rng.choice(SUFFIXES)}"
+    outputs = {"writes": (path,), "caches": (path,)}
+    yield Step(("used after", *words), ANY, call=lambda: use(made[0], path), **outputs)
+    _spoil(made[0].labels if rng.random() < 0.7 else made[0].logits, rng)
+    yield Step(("its own tensors changed",), ANY, call=lambda: _tried(use, made[0], path), **outputs)
+
+
+def _masked(parts, drawn, rng):
+    """What is masked is not known: refused, or a label that is ignored; never the number below the mask."""
+    name, made = str(rng.choice(["logits", "labels"])), []
+    masked = np.ma.array(parts[name], mask=rng.random(parts[name].shape) < 0.5)
+    masked.mask.reshape(-1)[0] = True
+
+    def check(_):
+        found, below = made[0].labels.numpy().flat[0], drawn.labels.flat[0]
+        return "a masked value is used" if name == "logits" or found == below != IGNORE else None
+
     yield Step(
-        ("used after", *words[1:]), ANY, call=lambda: use(made[0], path), writes=(path,), caches=(path,)
+        ("masked", name), EITHER, check, call=lambda: made.append(_made(parts | {name: masked}, drawn))
     )
-    own = made[0].labels if rng.random() < 0.7 else made[0].logits
-    _spoil(own, rng)
-    yield Step(
-        ("its own tensors changed",),
-        ANY,
-        call=lambda: _tried(use, made[0], path),
-        writes=(path,),
-        caches=(path,),
+
+
+def _made(parts, drawn):
+    from surefoot import Predictions
+
+    kind = "many_labels" if drawn.many else "one_label"
+    return Predictions.from_logits(
+        parts["logits"],
+        parts["labels"],
+        kind=kind,
+        **{k: v for k, v in parts.items() if k not in ("logits", "labels")},
     )
 
 
@@ -170,11 +130,6 @@ def _facts_check(drawn):
         return None
 
     return check
-
-
-def _unmasked(predictions, drawn):
-    found, under = predictions.labels.numpy(), drawn.labels
-    return "a masked value is used" if found.flat[0] != IGNORE and found.flat[0] == under.flat[0] else None
 
 
 def _tried(use, predictions, path):

@@ -131,10 +131,9 @@ def class_orders(place, rng):
         return
     answers = []
 
-    def same(_, text=None):
-        found = _facts(json.loads(text if text is not None else _))
-        answers.append(found)
-        return _unlike(answers[0], found)
+    def same(stdout):
+        answers.append(_facts(json.loads(stdout)))
+        return _unlike(answers[0], answers[-1])
 
     known = {"check": same, "may_fail": True, "writes": (out,)}
     for path, expect, notes in ((val, EITHER, ()), (other, VALID, ()), (unnamed, VALID, ("no class names",))):
@@ -146,51 +145,22 @@ def class_orders(place, rng):
 
 def _fit_and_use(val, fitted, out, rng):
     """A command that fits on `val`, and a step that uses what it wrote on another file."""
-    options = (
-        "--format",
-        "json",
-        "--resamples",
-        0,
-        "--metric",
-        "nll",
-        "--metric",
-        "ece",
-        "--metric",
-        "brier",
-    )
-    kind = str(
-        rng.choice(
-            [
-                "evaluate",
-                "evaluate",
-                "apply",
-                "calibrated monitor",
-                "thresholds",
-                "accepted",
-                "sets",
-                "monitor",
-            ]
-        )
-    )
+    options = ("--format", "json", "--resamples", 0, "--metric", "nll", "--metric", "brier")
+    kinds = ["evaluate", "evaluate", "apply", "calibrated", "thresholds", "accepted", "sets", "monitor"]
+    kind = str(rng.choice(kinds))
     method = str(rng.choice([each.name for each in CALIBRATORS if each.one_model]))
     calibrate = ("calibrate", val, "-o", fitted, "--method", method, "--force")
     thresholds = ("thresholds", val, "--target-error", 0.8, "-o", fitted)
     thresholds += ("--per", "class") if rng.random() < 0.4 else ()
-    monitor = ("--format", "json")
+    monitor = ("monitor", val)
     return {
         "evaluate": (calibrate, lambda path: Step(("evaluate", path, "--calibration", fitted, *options))),
         "apply": (calibrate, lambda path: Step(("apply", path), call=lambda: _applied(fitted, path, out))),
-        "calibrated monitor": (
-            calibrate,
-            lambda path: Step(("monitor", val, path, "--calibration", fitted, *monitor)),
-        ),
-        "thresholds": (
-            thresholds,
-            lambda path: Step(("monitor", val, path, "--thresholds", fitted, *monitor)),
-        ),
+        "calibrated": (calibrate, lambda path: Step((*monitor, path, "--calibration", fitted, *options[:2]))),
+        "thresholds": (thresholds, lambda path: Step((*monitor, path, "--thresholds", fitted, *options[:2]))),
         "accepted": (thresholds, lambda path: Step(("accepted", path), call=lambda: _accepted(fitted, path))),
         "sets": (None, lambda path: Step(("sets", path), call=lambda: _sizes(val, path))),
-        "monitor": (None, lambda path: Step(("monitor", val, path, *monitor))),
+        "monitor": (None, lambda path: Step((*monitor, path, *options[:2]))),
     }[kind]
 
 

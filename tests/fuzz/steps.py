@@ -25,7 +25,7 @@ class Step:
     writes: tuple | None = ()  # outputs; None is anything
     caches: tuple = ()  # outputs that a refusal may leave, too
     says: tuple = ()  # a refusal has one of these, such as how to recover
-    notes: tuple = ()  # standard error has one of these, if the command succeeded
+    notes: tuple = ()  # the output has one of these, if the command succeeded
     call: Callable[[], str] | None = None
     umask: int | None = None  # run as an ordinary user, whose new files have these modes
 

@@ -195,7 +195,9 @@ def _wrong_fit(path, drawn, method, force):
             return f"NLL {nll(found['temperature'])!r} at the budget's T, not {limit!r}"
     if not budgeted:
         low, high = best["interval"]["low"], best["interval"]["high"]
-        is_unknown = best["at_bound"] or high is None or high >= 100 * low or best.get("ece_declined") is not None
+        is_unknown = (
+            best["at_bound"] or high is None or high >= 100 * low or best.get("ece_declined") is not None
+        )
         used = 1.0 if is_unknown and not force else max(1.0, value) if method == "temperature>=1" else value
         if found["temperature"] != used:
             return f"T = {found['temperature']!r}, not {used!r}"

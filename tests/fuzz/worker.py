@@ -121,7 +121,7 @@ class Worker:
             result["compared"] += 1
             if problem := step.check(out):
                 fail("wrong number", problem)
-            if step.notes and not any(note in " ".join(err.split()) for note in step.notes):
+            if step.notes and not any(note in " ".join((out + err).split()) for note in step.notes):
                 fail("no warning", f"none of {step.notes}: {err[-300:]!r}")
         return code
 
