@@ -115,11 +115,7 @@ def _changed(bundle, place, own, rng):
         mark = MARK.format(str(place / "ran"))
         names = rng.choice(SHADOWS, size=int(rng.integers(1, 5)), replace=False)
         _write_new(bundle / "source", {f"{name}.py": mark for name in names})
-        library = str(
-            rng.choice(
-                ["timm:resnet18", "torchvision:resnet18", "torch:nn", f"{names[0]}:net".replace("/", ".")]
-            )
-        )
+        library = str(rng.choice(["timm:resnet18", "torchvision:resnet18", "torch:nn", "json:loads"]))
         if rng.random() < 0.5:
             _name_network(bundle, library)
         if rng.random() < 0.7:
