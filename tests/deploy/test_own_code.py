@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -131,6 +132,11 @@ def test_allowed_source_is_imported_under_no_name_that_others_use(own, tmp_path,
     new = set(sys.modules) - set(modules)
     assert new
     assert all(name.startswith("_surefoot_bundle_") for name in new)
+
+
+def test_others_may_read_a_bundle_of_own_code(own):
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in own[1].rglob("*")}
+    assert modes == {(True, 0o755), (False, 0o644)}
 
 
 def linked(bundle, name, away):
