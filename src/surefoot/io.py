@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -167,12 +168,16 @@ def _output(path: str | Path) -> _Output:
         if target.is_dir():
             raise InputError(f"cannot write {path}: it is a folder; allowed: a file")
         sink = None if regular else _opened_pipe(target)  # first, so that nothing is done in vain
-        folder = target.parent if regular else None
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.stem[:SHORT]}.", suffix=ending)
+        name = _unused_name(target if regular else Path(tempfile.gettempdir()) / target.name, ending)
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if regular else 0o600))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
-    os.close(handle)
-    return _Output(path, target, Path(name), sink)
+    return _Output(path, target, name, sink)
+
+
+def _unused_name(target: Path, ending: str = "") -> Path:
+    """A name for a temporary file or folder, next to its target. Not `tempfile`, whose files are private."""
+    return target.with_name(f".{target.stem[:SHORT]}.{secrets.token_hex(6)}{ending}")
 
 
 def _put_in_place(outputs: Sequence[_Output]) -> None:
@@ -184,7 +189,6 @@ def _put_in_place(outputs: Sequence[_Output]) -> None:
         for output in files:
             path = output.path
             sync(output.temporary)
-            output.temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
         for output in outputs:
             path = output.path
             if output.sink is not None:
@@ -209,11 +213,8 @@ def _second_name(target: Path) -> Path | None:
     """Another name of a file that exists, until its replacement is certain."""
     if not target.exists():
         return None
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem[:SHORT]}.")
-    os.close(handle)
-    before = Path(name)
+    before = _unused_name(target)
     try:
-        before.unlink()
         before.hardlink_to(target)
     except OSError:  # a file system without links
         shutil.copy2(target, before)
@@ -245,16 +246,15 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         raise InputError(f"{path} exists already; allowed: a new folder, so that nothing is lost")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.stem[:SHORT]}."))
+        temporary = _unused_name(target)
+        temporary.mkdir()
     except OSError as error:
         _remove_empty(missing)
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     try:
         yield temporary
-        for file in temporary.iterdir():
-            file.chmod(0o666 & ~_umask())
-            sync(file)
-        temporary.chmod(0o777 & ~_umask())
+        for path_inside in (*temporary.rglob("*"), temporary):
+            sync(path_inside)
         temporary.rename(target)
         sync(target.parent)
     except OSError as error:
@@ -430,12 +430,6 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_none(each) for key, each in value.items() if each is not None}
     return [_without_none(each) for each in value] if isinstance(value, list) else value
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 ATTEMPTS = 5

@@ -31,7 +31,7 @@ from surefoot.deploy.model import (
     float_type_of,
     from_array,
 )
-from surefoot.deploy.own_code import SOURCE, BundledSource, is_own_code, is_source
+from surefoot.deploy.own_code import SOURCE, BundledSource, is_source, not_searched
 from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
@@ -43,6 +43,7 @@ from surefoot.novelty import Scale, logits_score
 from surefoot.predictions.files import read_predictions
 from surefoot.predictions.labels import LabelKind, short
 from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.own_code import is_own_code, refuse_other_code
 from surefoot.recipes.recipe import Recipe
 from surefoot.tasks.features import Encoding, encoding_from
 from surefoot.text import count_of
@@ -280,9 +281,9 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
         if about["format"] != FORMAT:
             raise InputError(f"format {about['format']!r} is not one this version reads; allowed: {FORMAT}")
         source = _checked_files(folder, about["files"])
-        importing = BundledSource(source, folder).import_module if allow_code else None
-        bundle = _bundle(folder, about, importing)
-        _check_outputs(bundle)
+        with not_searched(folder):
+            bundle = _bundle(folder, about, BundledSource(source, folder) if allow_code else None)
+            _check_outputs(bundle)
         return bundle
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
@@ -290,7 +291,7 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
         raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}; {AGAIN}") from error
 
 
-def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) -> Bundle:
+def _bundle(folder: Path, about: dict[str, Any], source: BundledSource | None) -> Bundle:
     shape = tuple(int(side) for side in about["input"]["shape"])
     names = tuple(str(name) for name in about["class_names"])
     prepared = about["preprocessing"]
@@ -317,7 +318,7 @@ def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) ->
             shape=shape,
             kind=kind,
             key=str(each["key"]),
-            importing=importing,
+            source=source,
         )
         for i, (each, recipe) in enumerate(zip(about["networks"], recipes, strict=True))
     ]
@@ -424,19 +425,21 @@ def restored_network(
     shape: tuple[int, ...],
     kind: LabelKind,
     key: str,
-    importing: Importing | None,
+    source: BundledSource | None,
 ) -> nn.Module:
     """A network of that recipe with these weights, as its variant is deployed.
 
-    A user's own function is imported by `importing`; None: it is not allowed.
+    A user's own function is imported from `source`, if it is the one of the weights; None: it is not allowed.
     """
-    if not is_own_code(recipe):
-        importing = import_module
-    elif importing is None:
-        raise InputError(
-            f"network {recipe.network!r} is your own code, and runs when the bundle is loaded; "
-            "needed: allow_code=True (--allow-code), if you trust it"
-        )
+    importing: Importing = import_module
+    if is_own_code(recipe):
+        if source is None:
+            raise InputError(
+                f"network {recipe.network!r} is your own code, and runs when the bundle is loaded; "
+                "needed: allow_code=True (--allow-code), if you trust it"
+            )
+        refuse_other_code(recipe, source.code_of(recipe.network), AGAIN)
+        importing = source.import_module
     try:
         options = network_options(recipe, shape)
         start = Generator().manual_seed(0)
