@@ -149,6 +149,7 @@ def test_the_first_rows_of_a_stream_may_have_no_zeros(tmp_path):
     assert streamed.lowest_probability == expected.lowest_probability
 
 
+@pytest.mark.filterwarnings("ignore:.* probabilities are exactly 0")
 @pytest.mark.parametrize("table", ["breast_cancer", "digits", "iris", "wine", "diabetes"])
 def test_a_forest_on_default_settings_ends_up_no_worse(table):
     """`benchmarks/results/forests.md` has these tables with five splits each."""

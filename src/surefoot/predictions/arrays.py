@@ -58,6 +58,8 @@ def is_on_device(values: Any) -> bool:
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
     """A tensor that shares the array's memory."""
+    if min(array.strides, default=0) < 0:  # of length 1: it counts as contiguous, but torch refuses it
+        array = frozen(array.copy()) if is_frozen(array) else array.copy()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*not writable.*")  # and we never write to it
         tensor = torch.from_numpy(array)

@@ -375,7 +375,7 @@ class Predictions:
     def take(self, rows: Any) -> "Predictions":
         """The named rows, by index, by mask or by slice."""
         index = _row_indices(rows, self.n)
-        tensor_index = torch.from_numpy(index)
+        tensor_index = as_tensor(index)
         return replace(
             self,
             logits=self.logits[:, tensor_index],

@@ -346,8 +346,21 @@ def _with_members(scores: Floats) -> Floats:
     )
 
 
+def _as_written(probs: Floats) -> NDArray[np.float64]:
+    """In float64; a float32 that is nearest to a decimal of up to 7 digits is that decimal, as in a .csv.
+
+    Rows of float32 sum to 1 only nearly, so that equal probabilities would no longer tie.
+    """
+    wide = probs.astype(np.float64)
+    if probs.dtype == np.float64:
+        return wide
+    short = wide.round(7)
+    return np.where(short.astype(probs.dtype) == probs, short, wide)
+
+
 def _logits_of(probs: Floats, kind: LabelKind) -> Floats:
-    """log p for softmax, log(p / (1 - p)) for sigmoid."""
+    """log p for softmax, log(p / (1 - p)) for sigmoid; in float64, in which equal probabilities stay equal."""
+    probs = _as_written(probs)
     logs = as_zeros(probs)
     np.log(logs, out=logs)
     if probs.shape[2] == 1 or kind is LabelKind.MANY_LABELS:
