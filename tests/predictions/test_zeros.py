@@ -177,6 +177,7 @@ def misleading():
     return forest, x[1500:3000], y[1500:3000]
 
 
+@pytest.mark.filterwarnings("ignore:.* probabilities are exactly 0")
 def test_a_temperature_that_raises_the_ece_of_a_forest_is_declined_by_every_route(misleading, tmp_path):
     forest, x, y = misleading
     val = Predictions.from_probs(forest.predict_proba(x), y)

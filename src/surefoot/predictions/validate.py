@@ -359,7 +359,7 @@ def _as_written(probs: Floats) -> NDArray[np.float64]:
 
 
 def _logits_of(probs: Floats, kind: LabelKind) -> Floats:
-    """log p for softmax, log(p / (1 - p)) for sigmoid; in float64, in which equal probabilities stay equal."""
+    """log p for softmax, log(p / (1 - p)) for sigmoid; in float64, so that equal probabilities tie."""
     probs = _as_written(probs)
     logs = as_zeros(probs)
     np.log(logs, out=logs)
