@@ -138,6 +138,10 @@ def test_arguments_of_another_type_are_refused_by_name():
             lambda: fit_calibration("temperature", val, weights=[-1] * 50),
             "the weight of row 0 is -1; allowed",
         ),
+        (
+            lambda: fit_calibration("temperature", val, weights=[1] * 49 + [5e-324]),
+            r"the weight of row 49 is 4.94066e-324; allowed: 50 numbers that are 0 or from 1e-100 to 1e\+100",
+        ),
         (lambda: surefoot.scan_predictions(3), "path is 3; allowed: a path or a list of paths"),
         (lambda: surefoot.plots.reliability(3), "or a dict of Predictions$"),
     ):

@@ -194,7 +194,8 @@ def _fits(value: object, option: Any) -> bool:
 def _shown(value: object, hint: Any) -> str:
     if value is None or (isinstance(value, PLAIN) and any(option in PLAIN for option in _options(hint))):
         return f"is {shown(value)}"
-    return f"has type {type(value).__name__}"
+    reason = getattr(value, "sentence", None)  # of an `Unreachable`
+    return f"has type {type(value).__name__}" + (f" ({reason})" if isinstance(reason, str) else "")
 
 
 def _described(hint: Any) -> str:

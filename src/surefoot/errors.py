@@ -1,18 +1,47 @@
 """The error for a user's mistake, and the small checks that raise it."""
 
 import math
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 SHORTEST, LONGEST = 3, 100  # letters of a name that known ones are compared with
 SHOWN = 100  # characters of a value
+REASON = 500  # characters of another library's error
+SENTENCE = 1000  # characters of a message, of which a user's text can be millions
 
 
 class InputError(ValueError):
     """Something given to Surefoot cannot be used; the message says what, got and allowed.
 
-    The command line prints it as one sentence and exits with 2.
+    The command line prints it as one sentence and exits with 2. The middle of a very long one is left out.
     """
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(shortened(str(message), SENTENCE))
+
+
+def shortened(text: str, most: int) -> str:
+    """Text with its middle left out where it is longer.
+
+    >>> shortened("a name of many letters", 16)
+    'a n ...  letters'
+    """
+    half = most // 2
+    return text if len(text) <= most else f"{text[: half - 5]} ... {text[-half:]}"
+
+
+class Remark(UserWarning):
+    """What a user should know about a result; the command line prints it as a note."""
+
+
+def remark(sentence: str) -> None:
+    """Warn where a user's code called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "surefoot":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, Remark, stacklevel=level)
 
 
 def require(holds: bool, what: str, value: object, allowed: str) -> None:
@@ -101,8 +130,8 @@ def is_whole(value: object, *, least: int) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """The reason of another library's error, in one line."""
-    return getattr(error, "strerror", None) or str(error).strip().split("\n")[0]
+    """The reason of another library's error, in one line of limited length."""
+    return getattr(error, "strerror", None) or shortened(str(error).strip().split("\n")[0], REASON)
 
 
 def described(error: BaseException) -> str:

@@ -7,11 +7,13 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import stat
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
@@ -166,12 +168,16 @@ def _output(path: str | Path) -> _Output:
         if target.is_dir():
             raise InputError(f"cannot write {path}: it is a folder; allowed: a file")
         sink = None if regular else _opened_pipe(target)  # first, so that nothing is done in vain
-        folder = target.parent if regular else None
-        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.stem[:SHORT]}.", suffix=ending)
+        name = _unused_name(target if regular else Path(tempfile.gettempdir()) / target.name, ending)
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666 if regular else 0o600))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
-    os.close(handle)
-    return _Output(path, target, Path(name), sink)
+    return _Output(path, target, name, sink)
+
+
+def _unused_name(target: Path, ending: str = "") -> Path:
+    """A name for a temporary file or folder, next to its target. Not `tempfile`, whose files are private."""
+    return target.with_name(f".{target.stem[:SHORT]}.{secrets.token_hex(6)}{ending}")
 
 
 def _put_in_place(outputs: Sequence[_Output]) -> None:
@@ -183,7 +189,6 @@ def _put_in_place(outputs: Sequence[_Output]) -> None:
         for output in files:
             path = output.path
             sync(output.temporary)
-            output.temporary.chmod(0o666 & ~_umask())  # mkstemp makes private files; this one is the user's
         for output in outputs:
             path = output.path
             if output.sink is not None:
@@ -208,11 +213,8 @@ def _second_name(target: Path) -> Path | None:
     """Another name of a file that exists, until its replacement is certain."""
     if not target.exists():
         return None
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem[:SHORT]}.")
-    os.close(handle)
-    before = Path(name)
+    before = _unused_name(target)
     try:
-        before.unlink()
         before.hardlink_to(target)
     except OSError:  # a file system without links
         shutil.copy2(target, before)
@@ -244,16 +246,15 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         raise InputError(f"{path} exists already; allowed: a new folder, so that nothing is lost")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.stem[:SHORT]}."))
+        temporary = _unused_name(target)
+        temporary.mkdir()
     except OSError as error:
         _remove_empty(missing)
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     try:
         yield temporary
-        for file in temporary.iterdir():
-            file.chmod(0o666 & ~_umask())
-            sync(file)
-        temporary.chmod(0o777 & ~_umask())
+        for path_inside in (*temporary.rglob("*"), temporary):
+            sync(path_inside)
         temporary.rename(target)
         sync(target.parent)
     except OSError as error:
@@ -352,12 +353,18 @@ def read_json(path: str | Path, what: str) -> Any:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The values of a JSON text; whole numbers have 64 bits, no number is too large, and text is Unicode."""
-    document = json.loads(text, parse_int=_whole, parse_float=_float, parse_constant=_no_constant)
-    found = HALF_CHARACTER.search(text if isinstance(text, str) else text.decode("utf-8", "replace"))
-    if found is not None:
+    """The values of JSON: whole numbers have 64 bits, none is too large, text is Unicode, names differ."""
+    document = json.loads(text, **_PARSERS)
+    if HALF_CHARACTER.search(text if isinstance(text, str) else text.decode("utf-8", "replace")):
         json.dumps(document, ensure_ascii=False).encode("utf-8")  # which fails unless it has the other half
     return document
+
+
+def _no_repeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(result := dict(pairs)) < len(pairs):
+        repeated, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the name {_short(repeated)!r} occurs twice in an object")
+    return result
 
 
 def _no_constant(name: str) -> float:
@@ -369,8 +376,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number) and "inf" not in text:
+    if math.isinf(number := float(text)) and "inf" not in text:
         raise ValueError(f"the number {_short(text)} is too large")
     return number
 
@@ -379,6 +385,10 @@ def _whole(text: str) -> int:
     if len(text) > 20 or not SMALLEST_WHOLE <= int(text) <= LARGEST_WHOLE:
         raise ValueError(f"the number {_short(text)} is too large; allowed: 64 bits")
     return int(text)
+
+
+_PARSERS: Any = {"parse_int": _whole, "parse_float": _float, "parse_constant": _no_constant}
+_PARSERS |= {"object_pairs_hook": _no_repeated}
 
 
 def _refuse_large_numbers(document: dict[str, Any]) -> None:
@@ -420,12 +430,6 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_none(each) for key, each in value.items() if each is not None}
     return [_without_none(each) for each in value] if isinstance(value, list) else value
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 ATTEMPTS = 5

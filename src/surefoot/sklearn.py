@@ -8,13 +8,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.calibrators import CALIBRATORS, Calibration
+from surefoot.calibrators import CALIBRATORS, Calibration, cautious_fit
 from surefoot.calibrators.advice import data_remarks
 from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError, one_of, require_whole
+from surefoot.predictions.arrays import refuse_masked
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.validate import check_class_names
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
@@ -91,6 +93,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         if self.estimator is not None and not hasattr(self.estimator, "fit"):
             kind = type(self.estimator).__name__
             raise InputError(f"estimator has type {kind}; allowed: a scikit-learn classifier")
+        for name, values in (("y", y), ("sample_weight", sample_weight)):
+            refuse_masked(name, values)
         check_classification_targets(y)
         X, y = indexable(X, y)  # noqa: N806
         estimator = self._estimator()
@@ -116,7 +120,7 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
             logits, known = self._out_of_fold(estimator, X, y, labels, of_estimator, of_splitter)
             labels = np.where(known, labels, IGNORE)
             self.estimator_ = clone(estimator).fit(X, y, **of_estimator)
-        self.calibration_ = _fitted(self.method, logits, labels, weights, groups)
+        self.calibration_ = _fitted(self.method, logits, labels, weights, groups, self.classes_)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -223,7 +227,8 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         check_is_fitted(self)
         logits = _logits(self.estimator_, X)
         calibration: Calibration = self.calibration_
-        return calibration(Predictions.from_logits(logits, None, kind=LabelKind.ONE_LABEL))
+        names = calibration.class_names
+        return calibration(Predictions.from_logits(logits, None, kind=LabelKind.ONE_LABEL, class_names=names))
 
 
 def _routing_enabled() -> bool:
@@ -265,18 +270,35 @@ def _logits(model: Any, X: Any) -> Array:  # noqa: N803
 
 
 def _fitted(
-    method: str, logits: Array, labels: Index, weights: Array | None, groups: ArrayLike | None
+    method: str,
+    logits: Array,
+    labels: Index,
+    weights: Array | None,
+    groups: ArrayLike | None,
+    classes: NDArray[Any],
 ) -> Calibration:
     """The calibration, and warnings; groups must be text or whole numbers to be used."""
     keys = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
-    val = Predictions.from_logits(logits, labels, groups=keys)
-    fitted = CALIBRATORS.named(method).fitted(val, weights=weights).cautious()
+    val = Predictions.from_logits(logits, labels, groups=keys, class_names=_names_of(classes))
+    fitted = cautious_fit(CALIBRATORS.named(method), val, weights=weights)
     declined = getattr(fitted, "declined", None)
-    if declined is not None and method == "temperature":
+    if getattr(fitted, "ece_declined", None) is not None:
+        _warn(". ".join(fitted.notes()))
+    elif declined is not None and method == "temperature":
         _warn(f"the fitted T = {declined:.3g} is uncertain (n = {fitted.n}): probabilities are not changed")
     for remark in data_remarks(val):
         _warn(remark)
     return fitted
+
+
+def _names_of(classes: NDArray[Any]) -> list[str] | None:
+    """The classes as text; None where a file of predictions could not hold such names."""
+    names = [str(each) for each in classes.tolist()]
+    try:
+        check_class_names(names)
+    except InputError:
+        return None
+    return names
 
 
 def _warn(sentence: str) -> None:

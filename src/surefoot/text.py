@@ -106,19 +106,27 @@ def exact_text(value: float | None) -> str:
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    """A header and lines as CSV; `spreadsheet_text` makes each text safe."""
+    r"""A header and lines as CSV; no text is a formula, and none controls a terminal.
+
+    >>> csv_text(["name"], [["=1+1"], ["\x1b[31m"]])
+    "name\n'=1+1\n\\x1b[31m\n"
+    """
+    shown = ([visible(each) if isinstance(each, str) else each for each in line] for line in lines)
+    return exact_csv_text([visible(name) for name in header], shown)
+
+
+def exact_csv_text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """The same with every text as it is, but for formulas: `from_spreadsheet` gives it back."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(spreadsheet_text(name) for name in header)
-    writer.writerows(
-        [spreadsheet_text(value) if isinstance(value, str) else value for value in line] for line in lines
-    )
+    for line in [header, *lines]:
+        writer.writerow(spreadsheet_text(each) if isinstance(each, str) else each for each in line)
     return out.getvalue()
 
 
-# A spreadsheet runs a cell that begins so as a formula; an apostrophe before it makes it text. Written the
-# same way for Python and for Arrow (RE2).
-FORMULA = r"'*[=+\-@\t\r\n]"
+# A spreadsheet runs a cell that begins so as a formula (in some countries also with signs of full width); an
+# apostrophe before it makes it text. Written the same way for Python and for Arrow (RE2).
+FORMULA = r"'*[=+\-@\t\r\n" "\uff1d\uff0b\uff0d\uff20]"
 PLAIN_NUMBER = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
 
 

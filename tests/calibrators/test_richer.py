@@ -355,6 +355,14 @@ def test_settings_are_refused_in_a_sentence():
         fit_platt_scaling(val, weights=np.ones(3))
 
 
+@pytest.mark.parametrize("method", [each.name for each in CALIBRATORS if "weights" in each.options])
+def test_weights_of_any_allowed_size_give_finite_probabilities(method):
+    val = draw_one_label(60, classes=3)
+    for weights in ([1e-100] * 60, [1e100] * 60, [1e-100, 1e100] * 30):
+        fitted = fit_calibration(method, val, weights=weights)
+        assert np.isfinite(fitted(val).probs()).all()
+
+
 def test_remarks_name_what_is_wrong_with_the_logits():
     rng = np.random.default_rng(0)
     z, labels = numbers(skewed())
@@ -385,7 +393,9 @@ def test_remarks_name_what_is_wrong_with_the_logits():
         assert fit_calibration("temperature", fine).evidence.remarks == ()
     few_trees = np.round(5 * p) / 5  # few different numbers, many of them 0
     few_trees = Predictions.from_probs(few_trees / few_trees.sum(axis=1, keepdims=True), labels)
-    says = r"probabilities are exactly 0, as trees .*, \d+ true labels among them; calibration reads them as 0\.\d+"
+    says = (
+        r"probabilities are exactly 0, as trees .*, \d+ true labels among them; the fit reads them as 0\.\d+"
+    )
     assert re.search(says, str(fit_calibration("temperature", few_trees).notes()))
     assert re.search(says, str(fit_calibration("isotonic", few_trees).notes()))
     noise = Predictions.from_logits(0.01 * rng.standard_normal((60, 8)), rng.integers(8, size=60))

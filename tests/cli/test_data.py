@@ -14,7 +14,7 @@ from tests.tasks.trees import FACES, faces, pets_tree, picture
 @pytest.fixture
 def file(tmp_path):
     picture(tmp_path / "g" / "g.jpg")
-    return faces(tmp_path, text=FACES + '[unlabelled]\nimages = "g"\n')
+    return faces(tmp_path, text=FACES + '[unlabelled]\nimages = "g"\n', of_a_person=1)
 
 
 def test_check_a_sound_task(file, tmp_path):
@@ -57,7 +57,7 @@ def test_check_goes_on_without_unreadable_images_if_asked(file):
 
 
 def test_strict_is_not_about_what_needs_no_remedy(tmp_path):
-    done = surefoot("data", "check", faces(tmp_path), "--strict")
+    done = surefoot("data", "check", faces(tmp_path, of_a_person=1), "--strict")
     assert "note: no unlabelled images: only G-distillation needs them" in done.stdout
     assert done.stdout.endswith("no problems, but see the notes\n")
 

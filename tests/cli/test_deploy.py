@@ -185,6 +185,10 @@ def test_what_cannot_be_bundled_is_one_sentence(made, surefoot, tmp_path, argume
         ('{"accept": 0.5, "reject": 0.9}', "reject is 0.9, above accept"),
         ('{"accept": 0.5, "reject": 0, "for_class": "red"}', "thresholds for 'red' alone"),
         ('{"accept": 0.5, "reject": 0, "classes": 4}', "thresholds for 4 classes, and the bundle has 3"),
+        (
+            '{"accept": 0.5, "reject": 0, "class_names": ["a", "b", "c"]}',
+            "the classes of the thresholds are a, b, c",
+        ),
     ],
 )
 def test_bad_thresholds_are_one_sentence(made, bundle, surefoot, tmp_path, text, says):
@@ -211,6 +215,14 @@ def test_thresholds_of_another_calibration_are_remarked_on(made, bundle, surefoo
     done = surefoot(*command, "--thresholds", tmp_path / "t.json")
     assert done.stderr.count("note: the thresholds were chosen under another calibration") == notes
     assert package.load_bundle(tmp_path / "b").thresholds.accept == THRESHOLDS["accept"]
+
+
+@pytest.mark.parametrize(("names", "notes"), [(None, 1), (["green", "red", "<b>blue|s</b>"], 0)])
+def test_thresholds_without_class_names_are_noted(made, bundle, surefoot, tmp_path, names, notes):
+    document = {**THRESHOLDS, "kind": "thresholds", "class_names": names}
+    (tmp_path / "t.json").write_text(json.dumps(document))
+    command = ("predict", bundle, made.images, "-o", tmp_path / "o.csv", "--thresholds", tmp_path / "t.json")
+    assert surefoot(*command).stderr.count("note: no class names in ") == notes
 
 
 def test_unreadable_images_lose_nothing(made, bundle, surefoot, tmp_path):

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from surefoot import Predictions, write_predictions
@@ -132,3 +134,35 @@ def test_features_of_another_width_are_refused_and_no_alarm(tmp_path):
 
 def test_help_lists_the_exit_codes():
     assert "3 an unexpected error" in " ".join(surefoot("--help").stdout.split())
+
+
+ODD_COLUMNS = {
+    "bytes": pa.array([b"\xff"] * 60),
+    "bytes of a category": pa.array([b"\xff"] * 60).dictionary_encode(),
+    "a structure": pa.array([{"a": 1}] * 60),
+    "a map": pa.array([[("a", 1)]] * 60, pa.map_(pa.string(), pa.int64())),
+    "text of a newer type": pa.array(["a"] * 60, pa.string_view()),
+    "the year 36,000": pa.array([2**60] * 60, pa.timestamp("us")),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_COLUMNS)
+def test_odd_columns_are_used_or_refused(kind, tmp_path):
+    """In a task's manifest, and beside predictions: as groups, and written to a .csv."""
+    table = {"y": list("ab") * 30, "x": [float(i) for i in range(60)], "age": list(range(60))}
+    pq.write_table(pa.table({**table, "odd": ODD_COLUMNS[kind]}), tmp_path / "m.parquet")
+    (tmp_path / "t.toml").write_text(
+        '[task]\nname = "t"\nmanifest = "m.parquet"\nlabel = "y"\nfeatures = ["x"]\n'
+        "[familiar]\nage = { below = 40 }\n[splits]\nval = 0.2\ntest = 0.3\n"
+    )
+    surefoot("data", "check", tmp_path / "t.toml", "--resolved", tmp_path / "r.csv")
+    surefoot("data", "check", tmp_path / "r.toml")
+    scores = {"logit_a": np.arange(60.0), "logit_b": np.ones(60), "label": table["y"]}
+    pq.write_table(pa.table({**scores, "odd": ODD_COLUMNS[kind]}), tmp_path / "p.parquet")
+    surefoot("calibrate", tmp_path / "p.parquet", "-o", tmp_path / "c.json")
+    is_text = kind in ("text of a newer type", "the year 36,000")
+    code = 0 if is_text else 2
+    surefoot("apply", tmp_path / "c.json", tmp_path / "p.parquet", "-o", tmp_path / "a.csv", check=code)
+    surefoot("evaluate", tmp_path / "p.parquet", "--resamples", 2, "--group-by", "odd", check=code)
+    per = ("--per", "odd", "--target-error", 0.9, "-o", tmp_path / "t.json")
+    surefoot("thresholds", tmp_path / "p.parquet", *per, check=code)

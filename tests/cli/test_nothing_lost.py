@@ -1,8 +1,10 @@
 """A command that exits with 2 leaves every file as it was, and no new one."""
 
 import json
+import os
 import resource
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from surefoot.calibrators import fit_calibration, save_calibration
 from surefoot.cli import main
 from surefoot.errors import InputError
-from surefoot.io import all_or_none, make_folder, replacing
+from surefoot.io import all_or_none, make_folder, new_folder, replacing
 from surefoot.predictions.files import write_predictions
 from tests.cli.command import surefoot
 from tests.conftest import draw_one_label
@@ -161,6 +163,8 @@ ANY_SIZE = resource.RLIM_INFINITY
         ("predictions tiny single --store store -o new/deep", 100),
         ("bundle tiny single --store store -o new/deep --resamples 0", 3000),
         ("report tiny --store store --set resamples=0", 20000),
+        ("export bundle -o new.pt2", 3000),
+        ("export bundle -o new.onnx", 3000),
         ("thresholds a.npz --target-error 0.9 -o t.json --html /dev/full", ANY_SIZE),
         ("thresholds a.npz --target-error 0.9 -o /dev/full --html new.html", ANY_SIZE),
         ("monitor a.npz b.npz --history m.jsonl -o /dev/full", ANY_SIZE),
@@ -246,3 +250,21 @@ def test_names_of_the_greatest_length_can_be_written(folder):
     surefoot("monitor", "a.npz", "a.npz", "--history", history, "-o", page)
     assert (folder / page).is_file()
     assert (folder / history).is_file()
+
+
+def test_everything_that_is_written_has_the_modes_of_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with new_folder(tmp_path / "new") as new, replacing(tmp_path / "file") as temporary:
+            temporary.write_text("")
+            (new / "deep" / "er").mkdir(parents=True)
+            (new / "deep" / "er" / "file").write_text("")
+            with replacing(new / "replaced") as inside:
+                inside.write_text("")
+        with all_or_none(), replacing(tmp_path / "file") as temporary:  # for the second time
+            temporary.write_text("")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_dir()}
+    assert modes == {0o750}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*") if path.is_file()} == {0o640}

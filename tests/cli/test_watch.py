@@ -126,13 +126,10 @@ def renamed(path, names, to):
 def test_predictions_of_other_classes_are_refused(files, tmp_path):
     val = renamed(files / "val.npz", "abc", tmp_path / "val.npz")
     file = tmp_path / "t.json"
-    for option, names in (("unfamiliar", "xyz"), ("familiar-test", "cba")):
-        other = renamed(files / "test.npz", names, tmp_path / f"{names}.npz")
-        printed = (
-            f"class names differ: val a, b, c, {option.replace('-', ' ')} {', '.join(names)}; must be equal"
-        )
-        with pytest.raises(InputError, match=printed):
-            surefoot("thresholds", val, f"--{option}", other, "-o", file)
+    other = renamed(files / "test.npz", "xyz", tmp_path / "xyz.npz")
+    for option in ("--unfamiliar", "--familiar-test"):
+        with pytest.raises(InputError, match="have a class 'x'; the classes of 'val' are a, b, c, and must"):
+            surefoot("thresholds", val, option, other, "-o", file)
     assert not file.exists()
     unnamed = files / "test.npz"
     assert surefoot("thresholds", val, "--target-error", 0.1, "--unfamiliar", unnamed, "-o", file)[0] == 0

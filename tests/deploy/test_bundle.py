@@ -475,6 +475,7 @@ def test_a_changed_description_is_one_sentence(copy, change, says):
         (lambda fitted: fitted["novelty"]["familiar"].update(limit=math.nan), "NaN is not a number of JSON"),
         (lambda fitted: fitted["novelty"]["familiar"]["alarms"].update(k=5, n=3), "5 of 3 samples were"),
         (lambda fitted: fitted["novelty"]["familiar"]["found"].update(k=-1), "-1 of .* samples were"),
+        (lambda fitted: fitted["class_names"].reverse(), "is for <b>blue.s</b>, green, red, and bundle.json has red, "),
     ],
 )  # fmt: skip
 def test_a_changed_calibration_is_one_sentence(copy, change, says):
@@ -488,6 +489,17 @@ def test_a_changed_calibration_is_one_sentence(copy, change, says):
     with pytest.raises(InputError, match=says) as refused:
         surefoot.load_bundle(copy)
     assert "\n" not in str(refused.value)
+
+
+def test_a_calibration_without_class_names_is_for_those_of_its_bundle(copy):
+    """As older versions wrote it."""
+    about, fitted = (json.loads((copy / name).read_text()) for name in ("bundle.json", "calibration.json"))
+    assert fitted.pop("class_names") == about["class_names"]
+    (copy / "calibration.json").write_text(json.dumps(fitted))
+    about["files"]["calibration.json"] = hashlib.sha256((copy / "calibration.json").read_bytes()).hexdigest()
+    (copy / "bundle.json").write_text(json.dumps(about))
+    bundle = surefoot.load_bundle(copy)  # which predicts, without a remark
+    assert bundle.calibration.class_names == bundle.class_names
 
 
 def scaling():

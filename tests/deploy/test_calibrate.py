@@ -331,9 +331,10 @@ def test_scikit_learn_s_classifiers(name, classes):
     index = np.searchsorted(classifier.classes_, y[100:])
     scores = classifier.decision_function(x) if name in ("logistic", "pipeline", "margins") else None
     if scores is None:
-        probs, tiny = classifier.predict_proba(x), np.finfo(np.float32).tiny
-        seen = probs[100:]
-        scores = np.log(np.maximum(probs, seen[seen > tiny].min() / 2 if (seen <= tiny).any() else tiny))
+        probabilities = classifier.predict_proba(x)
+        held_out = probabilities[100:]
+        lowest = held_out[held_out > 0].min() / 2 if (held_out == 0).any() else 2.0**-126
+        scores = np.log(np.maximum(probabilities, lowest))
     if scores.ndim == 1:
         scores = np.stack([0 * scores, scores], axis=1)
     expected = best(lambda t: -log_softmax(scores[100:] / np.exp(t), axis=1)[np.arange(200), index].mean())
@@ -342,6 +343,27 @@ def test_scikit_learn_s_classifiers(name, classes):
     assert torch.equal(calibrated.probabilities(torch.tensor(x)), calibrated.probabilities(x))
     both = surefoot.Ensemble([calibrated, calibrated])
     torch.testing.assert_close(both.probabilities(x), calibrated.probabilities(x))
+
+
+def test_a_forest_is_asked_in_large_batches_and_its_text_classes_are_kept(tmp_path):
+    from sklearn.ensemble import RandomForestClassifier
+
+    class Counted(RandomForestClassifier):
+        calls = 0
+
+        def predict_proba(self, X):  # noqa: N803
+            self.calls += 1
+            return super().predict_proba(X)
+
+    x, y = flowers(("no", "yes"), rows=3000)
+    forest = Counted(5, random_state=0).fit(x[:100], y[:100])
+    predictions = surefoot.predictions_of(forest, (x, y))
+    assert forest.calls == 1
+    assert predictions.class_names == ("no", "yes")
+    surefoot.write_predictions(predictions, tmp_path / "val.npz")
+    assert surefoot.read_predictions(tmp_path / "val.npz").class_names == ("no", "yes")
+    numbered = Counted(5, random_state=0).fit(x[:100], y[:100] == "yes")
+    assert surefoot.predictions_of(numbered, (x, y == "yes")).class_names is None
 
 
 class Watched:
@@ -358,7 +380,7 @@ def test_a_classifier_in_a_compiled_model_is_called():
     x = drawn()
     model = ScikitModel(Watched(), LabelKind.ONE_LABEL)
     compiled = torch.compile(model, backend="eager")
-    torch.testing.assert_close(compiled(x), x[:, :3])
+    torch.testing.assert_close(compiled(x), x[:, :3].double())
     assert model.classifier.traced is False
 
 

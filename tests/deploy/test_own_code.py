@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,6 +18,9 @@ from surefoot.deploy.make_bundle import chosen_method, write_bundle
 from surefoot.experiments.methods import METHODS
 from surefoot.io import sha256_of
 from surefoot.tasks.task import Split
+from tests import warm
+from tests.cli.command import in_a_process
+from tests.cli.command import surefoot as surefoot_command
 from tests.deploy.made import RECIPE, ran
 
 MARK = "import pathlib\npathlib.Path({!r}).write_text('')\n"
@@ -53,6 +57,15 @@ def named(bundle, network):
     about = json.loads((bundle / "bundle.json").read_text())
     for each in about["networks"]:
         each["recipe"]["network"] = network
+    (bundle / "bundle.json").write_text(json.dumps(about))
+
+
+def without_code(bundle):
+    """As if it did not say which source its weights were trained with."""
+    about = json.loads((bundle / "bundle.json").read_text())
+    about.pop("fixed_probabilities")
+    for each in about["networks"]:
+        assert each["recipe"].pop("code")
     (bundle / "bundle.json").write_text(json.dumps(about))
 
 
@@ -115,9 +128,7 @@ def test_allowed_source_is_imported_under_no_name_that_others_use(own, tmp_path,
     searched, modules = list(sys.path), dict(sys.modules)
     first = surefoot.load_bundle(bundle, allow_code=True)
     write_files(bundle, {"source/parts/later.py": "def same(x):\n    return -x\n"})
-    about = json.loads((bundle / "bundle.json").read_text())
-    del about["fixed_probabilities"]
-    (bundle / "bundle.json").write_text(json.dumps(about))
+    without_code(bundle)
     reseal(bundle)
     second = surefoot.load_bundle(bundle, allow_code=True)
     samples = np.stack([first.preprocess(made.images / name).numpy() for name in stored.ids])
@@ -131,6 +142,11 @@ def test_allowed_source_is_imported_under_no_name_that_others_use(own, tmp_path,
     new = set(sys.modules) - set(modules)
     assert new
     assert all(name.startswith("_surefoot_bundle_") for name in new)
+
+
+def test_others_may_read_a_bundle_of_own_code(own):
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in own[1].rglob("*")}
+    assert modes == {(True, 0o755), (False, 0o644)}
 
 
 def linked(bundle, name, away):
@@ -202,6 +218,34 @@ def test_commands_in_a_bundle_s_folder_import_nothing_from_it(plain, installed, 
     assert not ran_here.exists()
 
 
+@pytest.mark.parametrize("inside", ["", ".", "source"])
+def test_python_in_a_bundle_s_folder_imports_nothing_from_it(plain, inside, tmp_path, monkeypatch):
+    bundle = shutil.copytree(plain, tmp_path / "bundle")
+    for name in ("timm", "torchvision"):
+        write_files(bundle, {f"{name}.py": MARK.format(str(tmp_path / "ran"))})
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    named(bundle, "timm:resnet18")
+    monkeypatch.chdir(bundle)
+    searched = [*sys.path[:1], inside, *sys.path[1:], str(bundle)]
+    monkeypatch.setattr(sys, "path", searched.copy())
+    with suppress(InputError):  # its weights are others
+        surefoot.load_bundle(".")
+    assert not (tmp_path / "ran").exists()
+    assert sys.path == searched
+
+
+def test_training_in_a_folder_imports_nothing_from_it_that_python_has(tmp_path, monkeypatch):
+    """Its processes neither, which are new ones."""
+    for name in ("json", "torch", "random"):
+        write_files(tmp_path, {f"{name}.py": MARK.format(str(tmp_path / "ran"))})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("surefoot.plugins._folders", {})
+    monkeypatch.setattr(subprocess, "Popen", warm.Popen.__base__)  # started from nothing
+    surefoot_command("train", "toy/wave", "--set", "epochs=1", "--set", "network=mlp", "--workers", "1")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_bundle_that_is_a_package_is_refused(either):
     write_files(either, {"__init__.py": ""})
     with pytest.raises(InputError, match="makes the folder a Python package"):
@@ -210,6 +254,7 @@ def test_a_bundle_that_is_a_package_is_refused(either):
 
 def test_source_that_cannot_be_imported_is_one_sentence(own, tmp_path):
     bundle = shutil.copytree(own[1], tmp_path / "bundle")
+    without_code(bundle)
     for text, says in (
         ("import no_such_thing", "No module named 'no_such_thing'"),
         ("x = (", "never closed"),
@@ -218,3 +263,92 @@ def test_source_that_cannot_be_imported_is_one_sentence(own, tmp_path):
         reseal(bundle)
         with pytest.raises(InputError, match=f"cannot import 'mine.nets': .*{says}"):
             surefoot.load_bundle(bundle, allow_code=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("mine/layers.py", OWN["mine/layers.py"].replace("same(x.", "same(-x.")),
+        ("parts/later.py", "def same(x):\n    return x + 1e-6\n"),
+        ("mine/__init__.py", ""),
+    ],
+)
+def test_a_bundle_whose_source_is_not_that_of_its_weights_is_refused(own, file, text, tmp_path):
+    bundle = shutil.copytree(own[1], tmp_path / "bundle")
+    write_files(bundle / "source", {file: text})
+    reseal(bundle)
+    with pytest.raises(
+        InputError, match=rf"weights do not fit .* its source has changed \({file} is another\)"
+    ):
+        surefoot.load_bundle(bundle, allow_code=True)
+
+
+def test_comments_in_a_bundle_s_source_change_nothing(own, tmp_path):
+    bundle = shutil.copytree(own[1], tmp_path / "bundle")
+    write_files(
+        bundle / "source", {"shapes.py": "# sides\nLENGTH = (3 * 12\n  * 12)\n", "mine/unused.py": "1"}
+    )
+    reseal(bundle)
+    surefoot.load_bundle(bundle, allow_code=True)
+
+
+CODE = "import torch\nfrom parts import SIGN\n\nclass Net(torch.nn.Module):\n    def __init__(self, classes):\n        super().__init__()\n" \
+       "        self.layer = torch.nn.Linear(4, classes)\n\n    def forward(self, x):\n        return SIGN * self.layer(x)\n\ndef net(classes):\n    return Net(classes)\n"  # fmt: skip
+TASK = """[task]
+name = "rows"
+manifest = "rows.csv"
+label = "label"
+features = ["a", "b"]
+[familiar]
+place = { in = ["here"] }
+[splits]
+val = 0.3
+test = 0.3
+"""
+EXPERIMENT = """name = "own"
+task = "task.toml"
+methods = ["single-t"]
+runs = 1
+members = 1
+resamples = 0
+[recipe]
+network = "nets:net"
+epochs = 1
+protocol = "holdout"
+"""
+
+
+def test_a_changed_network_returns_no_stored_numbers_and_is_not_packed_with_old_weights(tmp_path):
+    places = ("here", "there")
+    rows = "".join(f"{i % 7},{i % 5},{'no' if i % 3 else 'yes'},{places[i % 4 == 3]}\n" for i in range(80))
+    write_files(tmp_path, {"rows.csv": f"a,b,label,place\n{rows}", "task.toml": TASK, "own.toml": EXPERIMENT})
+    write_files(tmp_path, {"nets.py": CODE, "parts.py": "SIGN = 1\n"})
+
+    def command(text, check=0):
+        done = in_a_process(*text.split(), cwd=tmp_path, check=check)
+        return done.stdout, done.stderr
+
+    def networks():
+        return sorted((tmp_path / "runs" / "networks").glob("*/*/*/done.json"))
+
+    _, said = command("run own.toml")
+    assert "the source of network" not in said
+    trained = networks()
+    assert len(trained) == 1
+    (tmp_path / "nets.py").write_text(f"# a comment\n{CODE}")
+    command("run own.toml")
+    command("bundle own single-t -o kept")
+    assert networks() == trained
+    (tmp_path / "parts.py").write_text("SIGN = -1\n")
+    _, refused = command("bundle own single-t -o new", check=2)
+    assert "since they were trained, its source has changed (parts.py is another); restore it" in refused
+    assert not (tmp_path / "new").exists()
+    _, said = command("run own.toml")
+    assert "(parts.py is another): new ones are trained; restore it to use those" in said
+    assert len(networks()) == 2
+    (finished,) = (tmp_path / "runs" / "experiments").glob("own-*")
+    command(f"bundle {finished.name} single-t -o new --allow-code")
+    (tmp_path / "parts.py").write_text("SIGN = 1\n")
+    _, refused = command(f"run {finished}/experiment.toml", check=2)
+    assert "(parts.py is another); restore it to keep these networks, or train new ones with" in refused
+    command("bundle own single-t -o old")

@@ -1,6 +1,7 @@
 """Bundles of tables: all methods from a table to predictions of rows, in files, in Python, in ONNX and over HTTP."""
 
 import json
+import re
 
 import httpx
 import numpy as np
@@ -18,9 +19,12 @@ from surefoot.deploy.export import export_bundle
 from surefoot.deploy.make_bundle import why_not
 from surefoot.experiments.methods import METHODS
 from surefoot.recipes.recipe import Recipe
+from surefoot.serve.app import json_response
 from surefoot.serve.batching import Predictor
+from surefoot.serve.limits import RefusedError
 from surefoot.tasks.manifest import load_task
 from surefoot.tasks.task import Split
+from surefoot.text import CONTROLS
 from tests.cli.command import surefoot as command
 from tests.deploy.made import ran
 from tests.deploy.test_bundle import bundled
@@ -134,6 +138,80 @@ def test_rows_of_python(ensemble):
     assert "surefoot predict . rows.csv" in card
 
 
+def rows_with(column, value):
+    """A row as JSON, in which a number or a text may be written in any way."""
+    row = rows_named(COLUMNS["patient"][:1])[0]
+    return json.dumps([{**row, column: "HERE"}]).replace('"HERE"', value)
+
+
+WRONG = {  # what a cell holds, as a csv file and JSON have it, and why it is refused
+    "1e308": "column 'age' is 1e+308 in row 0; allowed: finite numbers up to 1e+100 in size",
+    "1e30": "column 'age' has the number 1e+30, and in training a mean of 57.7",
+    "-1e39": "column 'age' has the number -1e+39",
+    "1e309": ("column 'age' is infinite in row 0", "the number 1e309 is too large"),
+    "9" * 400: ("column 'age' is infinite in row 0", "(400 characters) is too large"),
+    "Infinity": ("column 'age' is infinite in row 0", "Infinity is not a number of JSON"),
+    '"abc"': ("invalid value 'abc'", "'age' is 'abc' in row 0; allowed: a number"),
+}
+
+
+@pytest.mark.parametrize("cell", WRONG)
+def test_numbers_that_overflow_are_one_sentence(ensemble, tmp_path, cell):
+    bundle, folder = ensemble
+    of_csv, of_json = WRONG[cell] if isinstance(WRONG[cell], tuple) else (WRONG[cell], WRONG[cell])
+    row = rows_named(COLUMNS["patient"][:1])[0]
+    table = ",".join(row) + "\n" + ",".join(cell if name == "age" else str(row[name]) for name in row)
+    for ending, text, message in ((".csv", table, of_csv), (".json", rows_with("age", cell), of_json)):
+        (tmp_path / f"rows{ending}").write_text(text)
+        done = command("predict", folder, tmp_path / f"rows{ending}", "-o", tmp_path / "out.csv", check=2)
+        assert message in done.stderr
+        assert not (tmp_path / "out.csv").exists()
+        kind = {".csv": "text/csv", ".json": "application/json"}[ending]
+        with pytest.raises(RefusedError, match=re.escape(message)) as refused:
+            Predictor(bundle, None, "cpu").rows(kind, text.encode(), 4)
+        assert refused.value.status == 422
+
+
+NO_NUMBERS = (1e308, 1e30, np.inf, 10**400, 10**5000, "abc", True, 3j, np.ma.masked)
+NO_NAMES = (10**400, 10**5000, 1e308, ["a"], b"x", "\ud800", "x" * 3_000_000)
+
+
+@pytest.mark.parametrize("column", ["age", "ward"])
+def test_values_of_python_that_are_none_of_the_column_are_one_short_sentence(ensemble, column):
+    for value in NO_NUMBERS if column == "age" else NO_NAMES:
+        row = {**rows_named(COLUMNS["patient"][:1])[0], column: value}
+        for rows in ([row], {name: [each] for name, each in row.items()}):
+            with pytest.raises(InputError, match=rf"{column}|rows that cannot be read") as refused:
+                ensemble[0].preprocess_rows(rows)
+            assert len(str(refused.value)) < 400
+
+
+def test_a_repeated_column_is_one_sentence(ensemble, tmp_path):
+    bundle, folder = ensemble
+    row = rows_named(COLUMNS["patient"][:1])[0]
+    table = pa.Table.from_pylist([row]).append_column("age", pa.array([3]))
+    with pytest.raises(InputError, match="column 'age' occurs twice; allowed: different names"):
+        bundle.preprocess_rows(table)
+    pyarrow.csv.write_csv(table, tmp_path / "rows.csv")
+    twice = (json.dumps([row])[:-2] + ', "age": 3}]').encode()
+    (tmp_path / "rows.json").write_bytes(twice)
+    for name, kind in (("rows.csv", "text/csv"), ("rows.json", "application/json")):
+        done = command("predict", folder, tmp_path / name, "-o", tmp_path / "out.csv", check=2)
+        assert "'age' occurs twice" in done.stderr
+        with pytest.raises(RefusedError, match="'age' occurs twice"):
+            Predictor(bundle, None, "cpu").rows(kind, (tmp_path / name).read_bytes(), 4)
+    other = pa.Table.from_pylist([row]).append_column("patient", pa.array(["twice, but no feature"]))
+    assert torch.equal(bundle.preprocess_rows(other), bundle.preprocess_rows([row]))
+
+
+def test_samples_that_overflow_in_the_networks_are_one_sentence(ensemble):
+    bundle, _ = ensemble
+    samples = torch.zeros(2, 16)
+    samples[1] = 3e38
+    with pytest.raises(InputError, match="outputs are not finite for 1 of 2 samples"):
+        bundle.predict(samples)
+
+
 def test_the_exported_graph_predicts_encoded_rows(ensemble, tmp_path):
     """A program that has only the file encodes rows by its metadata, here written out by hand."""
     bundle, _ = ensemble
@@ -183,6 +261,12 @@ def test_rows_over_http(ensemble, tmp_path):
         for request, status, message in (
             ({"json": west}, 422, "column 'ward' is 'west' in row 0, which training never had"),
             ({"json": [{"age": 1}]}, 422, "row 0 has no 'income'; needed: age, income, ward, smoker, code"),
+            ({"json": [{**rows[0], "age": 1e308}]}, 422, "column 'age' is 1e+308 in row 0; allowed: finite"),
+            (
+                {"json": [{**rows[0], "ward": "x" * 300_000}]},
+                422,
+                "xxx... in row 0, which training never had",
+            ),
             ({"json": []}, 422, "no rows; needed: a list of objects"),
             ({"content": b"{", "headers": text}, 422, "not JSON"),
             ({"content": b"[" * 100_000, "headers": text}, 422, "not JSON (nested too deeply)"),
@@ -204,6 +288,24 @@ def test_rows_over_http(ensemble, tmp_path):
         assert "Drop images here" not in page
     lenient = Predictor(bundle, None, "cpu", allow_unseen=True)
     assert len(lenient.rows("application/json", json.dumps(west).encode(), 4)) == 1
+
+
+def test_names_of_a_bundle_control_no_terminal_and_are_no_formulas(tmp_path):
+    nasty = "\x1b[31m\x9b\u202e`|<b>"
+    values = np.random.default_rng(0).standard_normal((90, 3)).astype(np.float32)
+    labels = [f"={'ab'[row % 2]}{nasty}" for row in range(90)]
+    recipe = Recipe(network="linear", epochs=1, learning_rate=0.1)
+    task = vectors(tmp_path / "run", values, labels=labels)
+    bundle = bundled(
+        ran(tmp_path / "run", task=task, recipe=recipe, methods=("single-t",)), "single-t", tmp_path / "b"
+    )
+    assert bundle.class_names == (f"=a{nasty}", f"=b{nasty}")
+    for name in ("README.md", "bundle.json", "metrics.json"):
+        assert CONTROLS.search((tmp_path / "b" / name).read_text()) is None
+    assert r"=a\x1b\[31m\x9b\u202e\`\|&lt;b&gt;" in (tmp_path / "b" / "README.md").read_text()
+    answer = json_response(200, {"classes": bundle.class_names})
+    assert CONTROLS.search(answer.body.decode()) is None
+    assert json.loads(answer.body)["classes"] == list(bundle.class_names)
 
 
 def test_vectors_of_another_length_are_one_sentence(tmp_path):

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.stats import binomtest
 
 import surefoot
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot.deploy.groups import split_rows
 from surefoot.deploy.learn_then_test import CANDIDATES, ErrorTest, _ranked_cuts, _start, candidate_cuts
 from surefoot.deploy.model_card import _decisions as decisions
 from surefoot.deploy.thresholds import (
@@ -21,7 +23,6 @@ from surefoot.deploy.thresholds import (
     confidences,
     load_thresholds,
     save_thresholds,
-    split_rows,
 )
 from surefoot.report.thresholds import thresholds_verdict
 from tests.conftest import draw_many_labels, draw_one_label
@@ -211,9 +212,21 @@ def test_what_needs_thresholds_says_what_can_be_guaranteed_where_there_are_none(
                 surefoot.InputError, match=r"no threshold can guarantee .* of at most 0\.001 .* can be"
             ):
                 needs()
-        with pytest.raises(surefoot.InputError, match="allowed: Thresholds"):
+        with pytest.raises(surefoot.InputError, match=r"can be guaranteed.*allowed: Thresholds"):
             save_thresholds(found, tmp_path / "none.json")
         assert not (tmp_path / "none.json").exists()
+
+
+def test_the_advice_where_there_are_no_thresholds_can_be_followed():
+    one = surefoot.choose_thresholds(binary(np.array([0.9]), np.array([False])))
+    assert one.sentence == "no threshold can guarantee any error below 1 with n = 1 rows"
+    assert one.advice() == "use more rows"
+    for seed in range(20):
+        val = drawn(40, np.random.default_rng(seed), falling)
+        found = surefoot.choose_thresholds(val, target_error=0.001)
+        target = float(re.search(r"; (\S+) can be guaranteed", found.sentence)[1])
+        assert found.advice("--target") == "use that as --target, or more rows"
+        assert isinstance(surefoot.choose_thresholds(val, target_error=target), Thresholds)
 
 
 def test_one_temperature_changes_nothing_for_two_classes():

@@ -10,6 +10,10 @@ from tests.fuzz.hostile import (
     predictions_odd,
     special_files,
 )
+from tests.fuzz.memory import arrays
+from tests.fuzz.own_code import code_in_bundles, code_of_runs
+from tests.fuzz.routes import class_orders, groups, zeros
+from tests.fuzz.users import ordinary_user
 from tests.fuzz.valid import (
     calibrate_valid,
     evaluate_valid,
@@ -37,10 +41,18 @@ FAMILIES = {
     descriptions_damaged: 5,
     bundles_damaged: 3,
     stores_damaged: 2,
+    code_in_bundles: 8,
+    code_of_runs: 2,
+    ordinary_user: 8,
+    zeros: 8,
+    class_orders: 10,
+    groups: 8,
+    arrays: 10,
 }
 
 
-def family_of(rng):
-    """A family, by its weight."""
+def family_of(rng, name=None):
+    """A family, by its weight; or the one of that name."""
     weights = np.array(list(FAMILIES.values()), dtype=float)
-    return list(FAMILIES)[int(rng.choice(len(weights), p=weights / weights.sum()))]
+    drawn = list(FAMILIES)[int(rng.choice(len(weights), p=weights / weights.sum()))]
+    return next(each for each in FAMILIES if each.__name__ == name) if name else drawn

@@ -157,8 +157,14 @@ def bundles_damaged(place, rng):
     picture = pictures[int(rng.integers(len(pictures)))]
     image = place / f"picture{picture.suffix}"
     image.write_bytes(picture.read_bytes())
-    # Of a network by a plugin, of a newer version, without bundle.json.
-    recovery = ("again", "unknown network", "is not one this version reads", "'surefoot bundle' writes one")
+    # Of a network by a plugin, of a newer version, without bundle.json, with a link.
+    recovery = (
+        "again",
+        "unknown network",
+        "is not one this version reads",
+        "'surefoot bundle' writes one",
+        "'cp -RL'",
+    )
     if rng.random() < 0.35:
         recovery = ()
         image.write_bytes(damaged(image.read_bytes(), rng))

@@ -3,6 +3,7 @@
     python -m tests.fuzz.driver --cases 1000 --seed 0        all cases from 0
     python -m tests.fuzz.driver --cases 600 --first 400      the cases from 400 to 999, after an interruption
     python -m tests.fuzz.driver --seed 0 --case 17           one case again, with what it printed
+    python -m tests.fuzz.driver --family groups --cases 200  cases of one family
 
 A worker runs many cases by calling the command line's `main` in its own process. It announces each case before
 running it; if it dies or does not answer in time, that case is a crash or a hang, and a new worker goes on after it.
@@ -32,7 +33,16 @@ SECONDS = 30  # of CPU time for a command, or of waiting for nothing: a hang
 IDLE_LOOKS = 10  # a second apart, at which all threads wait
 MOST_SECONDS = 900  # however busy the machine is
 FOLDER = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_OK)), None)
-KINDS = ("crash", "hang", "traceback", "wrong number", "wrong exit", "unclear refusal", "file changed")
+KINDS = (
+    "crash",
+    "hang",
+    "traceback",
+    "wrong number",
+    "wrong exit",
+    "unclear refusal",
+    "file changed",
+    "no warning",
+)
 
 
 @dataclass
@@ -69,7 +79,8 @@ class Tally:
 class Supervised:
     """A worker process over some of the cases, started again behind a case that ended it."""
 
-    def __init__(self, first, end, stride, base, scratch, seed):
+    def __init__(self, first, end, stride, base, scratch, seed, family):
+        self.family = family
         self.next, self.end, self.stride, self.seed = first, end, stride, seed
         self.base, self.scratch = base, scratch
         self.start()
@@ -99,6 +110,7 @@ class Supervised:
             self.base,
             "--scratch",
             self.scratch,
+            *(["--family", self.family] if self.family else []),
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 closed when the process has ended
@@ -165,7 +177,7 @@ class Supervised:
         rng = np.random.default_rng([self.seed, self.case])
         lost = {
             "case": self.case,
-            "family": family_of(rng).__name__,
+            "family": family_of(rng, self.family).__name__,
             "commands": 1,
             "refused": 0,
             "compared": 0,
@@ -185,7 +197,7 @@ def _threads(process):
     return states, ticks / os.sysconf("SC_CLK_TCK")
 
 
-def fuzz(cases, seed, *, workers=1, first=0, show=None):
+def fuzz(cases, seed, *, workers=1, first=0, show=None, family=None):
     """Run so many cases from `first`; the tally. `show` is called with it and the first case that has not ended."""
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=FOLDER) as folder:
@@ -196,7 +208,7 @@ def fuzz(cases, seed, *, workers=1, first=0, show=None):
         selector = selectors.DefaultSelector()
         for index in range(count):
             each = Supervised(
-                first + index, first + cases, count, base, Path(folder, f"scratch{index}"), seed
+                first + index, first + cases, count, base, Path(folder, f"scratch{index}"), seed, family
             )
             running[index] = each
             selector.register(each.process.stdout, selectors.EVENT_READ, index)
@@ -233,6 +245,7 @@ def main():
     )
     for name, default in (("cases", 1000), ("seed", 0), ("workers", 1), ("first", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--family", help="only cases of this family, a function of tests/fuzz/cases.py")
     parser.add_argument("--case", type=int, help="run this case alone and print what its commands printed")
     parser.add_argument("--scenarios", action="store_true", help="also kill processes that share a store")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
@@ -245,7 +258,7 @@ def main():
         work(arguments)
         return 0
     if arguments.case is not None:
-        return again(arguments.seed, arguments.case)
+        return again(arguments.seed, arguments.case, arguments.family)
     start, shown = time.monotonic(), 0
 
     def show(tally, following):
@@ -262,7 +275,14 @@ def main():
         sys.stdout.flush()
 
     end = arguments.first + arguments.cases
-    tally = fuzz(arguments.cases, arguments.seed, workers=arguments.workers, first=arguments.first, show=show)
+    tally = fuzz(
+        arguments.cases,
+        arguments.seed,
+        workers=arguments.workers,
+        first=arguments.first,
+        show=show,
+        family=arguments.family,
+    )
     show(tally, end)
     title = f"seed {arguments.seed}, cases {arguments.first:,} to {end - 1:,}"
     sys.stdout.write(f"\n| {title} | {time.monotonic() - start:.0f} s |\n|---|---|\n{tally.table()}\n\n")
@@ -277,12 +297,12 @@ def main():
     return int(failed)
 
 
-def again(seed, number):
+def again(seed, number, family):
     """One case in this process, with all that it prints; its folder stays."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-case-", dir=FOLDER))
     prepare(folder / "base")
     (folder / "scratch").mkdir()
-    result = Worker(folder / "base", folder / "scratch", seed, verbose=True).run(number)
+    result = Worker(folder / "base", folder / "scratch", seed, family=family, verbose=True).run(number)
     sys.stdout.write(json.dumps(result, indent=2) + f"\nfolder: {folder}\n")
     return int(bool(result["failures"]))
 

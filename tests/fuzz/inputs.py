@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from tests.fuzz.oracle import IGNORE
+from tests.fuzz.oracle import IGNORE, LEAST
 
 NASTY = (
     "", " ", "a ", " a", "a", "A", "-100", "100", "label", "labels", "logit", "s", "_a", "1", "01", "1.0", "+1", "0",
@@ -84,14 +84,13 @@ def as_probs(drawn, rng):
     z = drawn.logits
     if drawn.many:
         probs = 1 / (1 + np.exp(-np.clip(z, -700, 700)))
-        tiny = np.finfo(float).tiny
-        logits = np.log(np.maximum(probs, tiny)) - np.log(np.maximum(1 - probs, tiny))
+        logits = np.log(np.maximum(probs, LEAST)) - np.log(np.maximum(1 - probs, LEAST))
         return probs, replace(drawn, logits=logits)
     probs = np.exp(z - z.max(axis=2, keepdims=True))
     if rng.random() < 0.3:
         probs[probs < 0.05] = 0.0
     probs /= probs.sum(axis=2, keepdims=True)
-    return probs, replace(drawn, logits=np.log(np.maximum(probs, np.finfo(float).tiny)))
+    return probs, replace(drawn, logits=np.log(np.maximum(probs, LEAST)))
 
 
 def write(drawn, path, rng, *, probs=False):
@@ -182,8 +181,7 @@ def _wide_table(drawn, scale, values, rng):
         if scale == "logit":
             drawn = replace(drawn, logits=np.stack([0 * column, column], axis=1)[None])
         else:
-            tiny = np.finfo(float).tiny
-            odds = np.log(np.maximum(column, tiny)) - np.log(np.maximum(1 - column, tiny))
+            odds = np.log(np.maximum(column, LEAST)) - np.log(np.maximum(1 - column, LEAST))
             drawn = replace(drawn, logits=np.stack([0 * odds, odds], axis=1)[None])
         table = {scale: column, "label": drawn.labels}
         return pa.table(table), replace(drawn, names=None)

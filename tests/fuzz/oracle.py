@@ -9,6 +9,7 @@ import numpy as np
 
 IGNORE = -100
 DECIMALS = 12
+LEAST = 2.0**-126  # what a probability of 0, or any below this, is read as
 METRICS = (
     "nll",
     "nll_unclipped",
@@ -153,6 +154,22 @@ def average_precision(score, positive):
     precision = hits / np.cumsum(count)
     best = np.maximum.accumulate(precision[::-1])[::-1]
     return float(np.diff(hits, prepend=0) @ best / hits[-1])
+
+
+def without_zeros(logits, many):
+    """The same with probabilities of 0 as half the smallest positive one (at most 1/4), as calibrations read them."""
+    size = np.abs(logits)
+    logs = (
+        -size - np.log1p(np.exp(-size))
+        if many
+        else logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+    )
+    zeros = np.abs(logs - np.log(LEAST)) <= 1.1e-3
+    if not zeros.any() or zeros.all() or np.exp(logs[~zeros].min()) <= 4 * LEAST:
+        return logits
+    least = min(np.exp(logs[~zeros].min()) / 2, 0.25)
+    limit = np.log(least) - np.log1p(-least)
+    return np.clip(logits, limit, -limit) if many else np.maximum(logs, np.log(least))
 
 
 def mean_nll(logits, labels, temperature):

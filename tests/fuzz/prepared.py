@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.fuzz.own_code import make_own
+
 OF_MEMBERS = ("member-temperatures", "temperature-before-averaging")
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +24,7 @@ def prepare(base):
     made = ran(base / "run", methods=("single", "ensemble-of-t"))
     chosen = chosen_method(made.opened, "ensemble-of-t", task=None, network=None)
     write_bundle(chosen, base / "bundle", resamples=0, thresholds={"accept": 0.4, "reject": 0.35})
+    make_own(base / "own")
     documents = base / "documents"
     documents.mkdir()
     rng = np.random.default_rng(0)

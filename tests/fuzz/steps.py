@@ -11,10 +11,11 @@ TOLERANCE = 1e-7
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A command and what must come of it.
+    """A command, or a call from Python that `words` name, and what must come of it.
 
     `expect`: valid input must succeed; `either` may be refused, but not misunderstood; `any` may do either;
-    what is `refused` must be. `check` returns what is wrong with the output, if it succeeded.
+    what is `refused` must be. `check` returns what is wrong with the output, if it succeeded. A call returns its
+    output, and is refused by an InputError.
     """
 
     words: tuple
@@ -24,6 +25,9 @@ class Step:
     writes: tuple | None = ()  # outputs; None is anything
     caches: tuple = ()  # outputs that a refusal may leave, too
     says: tuple = ()  # a refusal has one of these, such as how to recover
+    notes: tuple = ()  # the output has one of these, if the command succeeded
+    call: Callable[[], str] | None = None
+    umask: int | None = None  # run as an ordinary user, whose new files have these modes
 
 
 def may_fail(words):
@@ -40,3 +44,8 @@ class Place:
 
     def __truediv__(self, name):
         return self.folder / name
+
+    @property
+    def bundles(self):
+        """What comes of a valid bundle here: safetensors reads no path that is not UTF-8."""
+        return EITHER if "\udcff" in str(self.folder) else VALID

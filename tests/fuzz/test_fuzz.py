@@ -69,7 +69,7 @@ def _outcome(monkeypatch, tmp_path, main, step):
     def family(place, rng):
         yield step
 
-    monkeypatch.setattr(worker, "family_of", lambda _: family)
+    monkeypatch.setattr(worker, "family_of", lambda *_: family)
     monkeypatch.chdir(tmp_path)
     return [kind for kind, *_ in running.run(0)["failures"]]
 
@@ -101,6 +101,9 @@ def _raises():
         (_exits(2, "surefoot: \x1b[31m\n"), Step(("x",), REFUSED), ["unclear refusal"]),
         (_exits(2), Step(("x",), REFUSED), ["unclear refusal"]),
         (_exits(0), Step(("x",), VALID, lambda _: "n is 1, not 2"), ["wrong number"]),
+        (_exits(0, "a note\n"), Step(("x",), notes=("a note",)), []),
+        (_exits(0), Step(("x",), notes=("a note",)), ["no warning"]),
+        (_exits(3, "surefoot: unexpected\n"), Step(("x",)), ["traceback"]),
         (
             _exits(2, "surefoot: a sentence\n", lambda: Path("new").touch()),
             Step(("x",), REFUSED),

@@ -147,10 +147,15 @@ def calibrate_valid(place, rng):
     names = {"temperature>=1": "softening"}
     force = ("--force",) if rng.random() < 0.3 else ()
     words = ("calibrate", source, "-o", fitted, "--method", names.get(method, method), *stream, *force)
-    done = yield Step(words, VALID, lambda _: _wrong_fit(fitted, read, method, bool(force)), writes=(fitted,))
+    raised = replace(read, logits=oracle.without_zeros(read.logits, read.many))
+    done = yield Step(
+        words, VALID, lambda _: _wrong_fit(fitted, raised, method, bool(force)), writes=(fitted,)
+    )
     if done != 0:
         return
-    scale = json.loads(fitted.read_text())["temperature"]
+    document = json.loads(fitted.read_text())
+    scale = document["temperature"]
+    read = read if document.get("lowest_probability") is None else raised
     target = place / f"out{rng.choice(SUFFIXES[:2] if len(read.logits) > 1 else SUFFIXES)}"
     expect = VALID if suffix != ".npz" or target.suffix != ".csv" else EITHER  # lists do not fit into a .csv
     done = yield Step(("apply", fitted, source, "-o", target), expect, writes=(target,))
@@ -190,7 +195,9 @@ def _wrong_fit(path, drawn, method, force):
             return f"NLL {nll(found['temperature'])!r} at the budget's T, not {limit!r}"
     if not budgeted:
         low, high = best["interval"]["low"], best["interval"]["high"]
-        is_unknown = best["at_bound"] or high is None or high >= 100 * low
+        is_unknown = (
+            best["at_bound"] or high is None or high >= 100 * low or best.get("ece_declined") is not None
+        )
         used = 1.0 if is_unknown and not force else max(1.0, value) if method == "temperature>=1" else value
         if found["temperature"] != used:
             return f"T = {found['temperature']!r}, not {used!r}"

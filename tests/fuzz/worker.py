@@ -17,10 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
+from surefoot.errors import InputError
+from surefoot.text import sentence
 from tests.fuzz.cases import family_of
 from tests.fuzz.steps import ANY, EITHER, REFUSED, VALID, Place
+from tests.fuzz.users import as_a_user
 
 MEMORY = 6 * 2**30  # address space that a worker may take beyond what its libraries take
+UNEXPECTED = 3  # the exit code of a saved traceback
 ODD_NAMES = {
     1: "\udcff",
     2: " \u202e\u200b[b]é",
@@ -32,9 +36,9 @@ ODD_NAMES = {
 class Worker:
     """Runs cases in this process."""
 
-    def __init__(self, base, scratch, seed, *, announce=lambda _: None, verbose=False):
+    def __init__(self, base, scratch, seed, *, family=None, announce=lambda _: None, verbose=False):
         self.base, self.scratch, self.seed, self.verbose = Path(base), Path(scratch), seed, verbose
-        self.announce = announce
+        self.announce, self.family = announce, family
         import typer
 
         import surefoot.cli
@@ -52,7 +56,7 @@ class Worker:
         rng = np.random.default_rng([self.seed, number])
         folder = self.scratch / f"case{number}{ODD_NAMES.get(number % 30, '')}"
         folder.mkdir()
-        family = family_of(rng)
+        family = family_of(rng, self.family)
         result = {
             "case": number,
             "family": family.__name__,
@@ -61,7 +65,7 @@ class Worker:
             "compared": 0,
             "failures": [],
         }
-        start = time.process_time()
+        start, searched = time.process_time(), list(sys.path)
         os.chdir(folder)
         try:
             steps, code = family(Place(folder, self.base), rng), None
@@ -71,6 +75,7 @@ class Worker:
         except Exception:  # noqa: BLE001 the generator's own mistake must not end the run unseen
             result["failures"].append(("traceback", ["the fuzzer itself"], traceback.format_exc()[-1500:]))
         os.chdir(self.base)
+        sys.path[:] = searched  # commands search the current folder for own code
         result["seconds"] = time.process_time() - start
         if not self.verbose:
             remove(folder)
@@ -79,7 +84,8 @@ class Worker:
     def _step(self, step, folder, result):
         self.announce({"words": [str(word) for word in step.words]})
         before = _snapshot(folder)
-        code, out, err, trace = self._command(step.words)
+        with as_a_user(step.umask):
+            code, out, err, trace = self._command(step)
         result["commands"] += 1
         words = [str(word) for word in step.words]
         if self.verbose:
@@ -88,8 +94,8 @@ class Worker:
         def fail(kind, detail):
             result["failures"].append((kind, words, detail))
 
-        if trace:
-            fail("traceback", trace)
+        if trace or code == UNEXPECTED:
+            fail("traceback", trace or err[-600:])
             return code
         refused = code == 2
         result["refused"] += refused
@@ -102,29 +108,44 @@ class Worker:
             fail("unclear refusal", problem)
         if refused and step.says and not any(words in err for words in step.says):
             fail("unclear refusal", f"none of {step.says}: {err[-300:]!r}")
-        for name in _changed(before, _snapshot(folder)):
-            outputs = step.caches if refused else step.writes
-            if outputs is not None and not any(_is_below(folder / name, output) for output in outputs):
-                fail("file changed", f"{name} (exit code {code})")
+        outputs = step.caches if refused else step.writes
+        if outputs is not None:
+            changed = [
+                name
+                for name in _changed(before, _snapshot(folder))
+                if not any(_is_below(folder / name, output) for output in outputs)
+            ]
+            if changed:
+                fail("file changed", f"{changed[0]} and {len(changed) - 1} more (exit code {code})")
         if code in (0, 1) and code in allowed and step.expect in (VALID, EITHER):
             result["compared"] += 1
             if problem := step.check(out):
                 fail("wrong number", problem)
+            if step.notes and not any(note in " ".join((out + err).split()) for note in step.notes):
+                fail("no warning", f"none of {step.notes}: {err[-300:]!r}")
         return code
 
-    def _command(self, words):
+    def _command(self, step):
         """Exit code, standard output, standard error, and the traceback of an exception that is no refusal."""
         out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-        sys.argv = ["surefoot", *map(str, words)]
+        sys.argv = ["surefoot", *map(str, step.words)]
         code, trace = 0, None
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
-                self.main()
+                if step.call is None:
+                    self.main()
+                else:
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("always")  # printed, for a step's notes
+                        sys.stdout.write(step.call() or "")
             except SystemExit as ended:
                 code = ended.code or 0
+            except InputError as error:
+                code = 2
+                sys.stderr.write(f"surefoot: {sentence(str(error))}\n")
             except BaseException as error:  # noqa: BLE001 whatever escapes is what we look for
                 last = traceback.extract_tb(error.__traceback__)[-1]
-                ours = [f for f in traceback.extract_tb(error.__traceback__) if "surefoot" in f.filename][-1:]
+                ours = [f for f in traceback.extract_tb(error.__traceback__) if "surefoot" in f.filename][-2:]
                 at = "; ".join(f"{Path(f.filename).name}:{f.lineno}" for f in (*ours, last))
                 code, trace = 1, f"{type(error).__name__}: {str(error)[:300]} at {at}"
         # What Python's own printing cannot encode is not shown here: sys.stderr of a real process escapes it.
@@ -192,7 +213,9 @@ def work(arguments):
     def announce(message):
         pipe.write(json.dumps(message) + "\n")
 
-    worker = Worker(arguments.base, arguments.scratch, arguments.seed, announce=announce)
+    worker = Worker(
+        arguments.base, arguments.scratch, arguments.seed, family=arguments.family, announce=announce
+    )
     with open("/proc/self/statm") as pages:  # noqa: PTH123 it is one line
         now = int(pages.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))

@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import zlib
 from pathlib import Path
 
@@ -368,6 +369,52 @@ def test_a_cache_that_cannot_be_written_is_said(folder):
     (folder / "file").touch()
     with pytest.raises(InputError, match=r"cannot write .*file"):
         decode_images(files_of(folder), Size(20), cache=folder / "file")
+
+
+def damaged(path, how):
+    content = path.read_bytes()
+    if how in ("pipe", "folder", "link to nothing", "missing"):
+        path.unlink()
+    if how == "pipe":
+        os.mkfifo(path)
+    elif how == "folder":
+        path.mkdir()
+    elif how == "link to nothing":
+        path.symlink_to("nothing")
+    elif how != "missing":
+        kept, zeros = {"empty": (0, 0), "truncated": (-1, 0), "zeroed": (0, 1), "end zeroed": (0.5, 1)}[how]
+        kept = len(content) - 1 if kept < 0 else int(kept * len(content))
+        path.write_bytes(content[:kept] + zeros * bytes(len(content) - kept))
+
+
+@pytest.mark.parametrize(
+    "how", ["empty", "truncated", "zeroed", "end zeroed", "pipe", "folder", "link to nothing", "missing"]
+)
+def test_a_damaged_cache_is_built_again(how, folder):
+    """Whatever file is damaged, and even if its time of change is as it was."""
+    files, cache = files_of(folder), folder / "cache"
+    expected = np.array(decode_images(files, Size(20), cache=cache).buffer)
+    parts = [file.relative_to(cache) for file in cache.rglob("*") if file.is_file()]
+    assert len(parts) == 5
+    for part in parts:
+        path = cache / part
+        state = path.stat()
+        damaged(path, how)
+        if path.is_file():
+            os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        found = decode_images(files, Size(20), cache=cache)
+        assert np.array_equal(found.buffer, expected), part
+        assert {file.relative_to(cache) for file in cache.rglob("*") if file.is_file()} == set(parts)
+
+
+def test_a_cache_has_the_modes_of_the_umask(folder):
+    before = os.umask(0o027)
+    try:
+        decode_images(files_of(folder), Size(20), cache=folder / "cache")
+    finally:
+        os.umask(before)
+    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in (folder / "cache").rglob("*")}
+    assert modes == {True: 0o750, False: 0o640}
 
 
 def test_where_the_cache_is(monkeypatch, tmp_path):

@@ -171,6 +171,39 @@ def test_another_architecture_is_refused_and_changes_nothing(tmp_path, file_of, 
     assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
 
 
+SPECIAL = {
+    "quantised": lambda t: torch.quantize_per_tensor(t, 0.1, 0, torch.qint8),
+    "meta": lambda t: t.to("meta"),
+    "nested": lambda t: torch.nested.nested_tensor([t, t]),
+    "sparse_coo": torch.Tensor.to_sparse,
+    "sparse_csr": lambda t: t.flatten(1).to_sparse_csr(),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # some of these are announced as beta or deprecated
+@pytest.mark.parametrize("kind", SPECIAL)
+def test_a_tensor_that_does_not_simply_hold_its_numbers_is_refused(kind, tmp_path):
+    state, path = published(), tmp_path / "weights.pth"
+    torch.save(state | {"conv1.weight": SPECIAL[kind](state["conv1.weight"])}, path)
+    with pytest.raises(InputError, match=rf"holds a {kind} tensor under 'conv1\.weight'; allowed: dense"):
+        load_weights(network_for(), path)
+
+
+@pytest.mark.parametrize("ending", [".pth", ".safetensors"])
+@pytest.mark.parametrize(
+    "name", ["float8_e4m3fn", "float8_e5m2", "int8", "uint16", "int64", "bool", "complex64"]
+)
+def test_weights_of_a_type_that_does_not_hold_them_are_refused(name, ending, tmp_path):
+    state, path = published(), tmp_path / f"weights{ending}"
+    state["conv1.weight"] = state["conv1.weight"].to(getattr(torch, name))
+    torch.save(state, path) if ending == ".pth" else save_file(state, path)
+    network = network_for()
+    before = network.bn1.weight.clone()
+    with pytest.raises(InputError, match=rf"conv1\.weight is {name} for float32 weights; allowed: float32"):
+        load_weights(network, path)
+    assert torch.equal(network.bn1.weight, before)
+
+
 class Evil:
     """Makes a folder when it is unpickled by anything that runs code."""
 

@@ -127,6 +127,18 @@ def test_take_and_grouped_by_keep_everything_in_step():
         taken.grouped_by("size")
 
 
+@pytest.mark.parametrize(
+    "values", [["a", "", " "], ["a", None, None], [1.0, np.nan, np.nan], ["a", None, ""]]
+)
+def test_rows_without_a_group_are_refused(values):
+    attributes = pa.table({"who": pa.array(values, pa.float64() if values[0] == 1 else pa.string())})
+    predictions = draw_one_label(3, attributes=attributes)
+    with pytest.raises(
+        InputError, match="column 'who' is empty in 2 rows, first in row 1; every row needs a group"
+    ):
+        predictions.grouped_by("who")
+
+
 def test_unlabelled_predictions_say_their_kind():
     predictions = Predictions.from_logits(LOGITS, None, kind=LabelKind.ONE_LABEL)
     assert predictions.outcomes.total == 0
@@ -170,6 +182,8 @@ REFUSED = {
     "class names twice": (lambda: Predictions.from_logits(LOGITS, [0, 1], class_names=["a", "b", "a"]), "'a' occurs twice"),
     "groups too short": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=["a"]), "1 groups for 2 rows"),
     "groups of floats": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=[0.5, 1]), "groups have type float64"),
+    "groups missing": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=["a", np.nan]), "missing in row 1"),
+    "groups None": (lambda: Predictions.from_logits(LOGITS, [0, 1], groups=[None, 1]), "groups are missing in row 0"),
     "ids too long": (lambda: Predictions.from_logits(LOGITS, [0, 1], ids=[1, 2, 3]), "3 ids for 2 rows"),
     "novelty NaN": (lambda: Predictions.from_logits(LOGITS, [0, 1], novelty=[0, np.nan]), "novelty holds NaN in row 1"),
     "attributes too long": (

@@ -23,7 +23,8 @@ def subject(*, n=400, calibrated=True, resamples=20, **optional):
         "familiar": draw_one_label(n, 4, sharpness=4, class_names=NASTY, **optional),
         "unfamiliar": draw_one_label(n, 4, sharpness=8, seed=1, class_names=NASTY, **optional),
     }
-    calibration = fit_temperature(draw_one_label(n, 4, sharpness=4, seed=2)) if calibrated else None
+    val = draw_one_label(n, 4, sharpness=4, seed=2, class_names=NASTY)
+    calibration = fit_temperature(val) if calibrated else None
     evaluation = evaluate(*sides.values(), calibration=calibration, resamples=resamples)
     return Subject(
         summarize(evaluation), sides, calibration, {"familiar": "<b>f.npz</b>", "unfamiliar": "u.npz"}

@@ -22,6 +22,7 @@ from surefoot.serve.batching import Predictor
 from surefoot.serve.limits import Capacity, Limits, RefusedError, Watch
 from surefoot.serve.uploads import Upload
 from surefoot.serve.window import ShiftWindow
+from surefoot.text import visible
 from tests.serve.made import bundled, counts, picture
 
 
@@ -189,7 +190,7 @@ def test_a_tiff_is_refused_and_cannot_fill_the_log(many, capfd):
 
 
 def test_metrics_escape_what_they_name():
-    nasty = 'a"b\\c\nd'
+    nasty = 'a"b\\c\nd\x1b[31m\u202e'
     text = Metrics(Capacity(Limits()), {"bundle": nasty}).text().decode()
     (labels,) = [labels for name, labels in counts(text) if name == "surefoot_info"]
-    assert json.loads(f'"{labels[0][1]}"') == nasty
+    assert json.loads(f'"{labels[0][1]}"') == visible(nasty)

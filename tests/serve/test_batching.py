@@ -4,6 +4,7 @@ from threading import Event
 
 import pytest
 
+from surefoot.errors import InputError
 from surefoot.serve.batching import Batcher, PredictionError
 
 
@@ -53,6 +54,16 @@ def test_one_that_fails_spoils_no_other(caplog):
         futures[4].result(60)
     assert "not this one" in caplog.text
     assert batcher.submit(1).result(60) == 2
+    batcher.close()
+
+
+def test_an_error_of_the_user_is_given_as_it_is():
+    def process(items):
+        raise InputError("too large")
+
+    batcher = Batcher(process, batch=4)
+    with pytest.raises(InputError, match="too large"):
+        batcher.submit(1).result(5)
     batcher.close()
 
 

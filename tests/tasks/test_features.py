@@ -342,6 +342,14 @@ def test_wrong_rows_of_a_request_are_refused():
             encoding_from([{**encoding.as_dict()[0], **wrong}])
 
 
+@pytest.mark.parametrize(("splits", "limit"), [('repeated_rows = "once"\n', ""), ("", "limit = 0\n")])
+def test_no_unlabelled_row_may_be_left(tmp_path, splits, limit):
+    """All of them occur in the table, too; or none is wanted."""
+    text = f'{TABLE}{splits}[unlabelled]\nrows = "manifest.csv"\n{limit}'.replace('id = "patient"\n', "")
+    task = load_task(write(tmp_path, patients(), text))
+    assert set(task.splits) == set(Split) - {UNLABELLED}
+
+
 def test_balance_and_groups_work_as_for_images(tmp_path):
     text = TABLE.replace("[familiar]", 'groups = "hospital"\n[familiar]') + 'balance = "label"\n'
     task = load_task(write(tmp_path, patients(), text))

@@ -26,7 +26,7 @@ TRAIN, VAL, FAMILIAR, UNFAMILIAR = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR, 
 @pytest.fixture
 def task(tmp_path):
     picture(tmp_path / "g" / "g.jpg")
-    return load_task(faces(tmp_path, text=FACES + '[unlabelled]\nimages = "g"\n'))
+    return load_task(faces(tmp_path, text=FACES + '[unlabelled]\nimages = "g"\n', of_a_person=1))
 
 
 def file_of(task, split, row=0):
@@ -125,7 +125,7 @@ def alike(tmp_path, monkeypatch):
     one, other = (tmp_path / "images" / of_class[split] for split in (FAMILIAR, TRAIN))
     save_again(one, other)
     save_again(one, tmp_path / "g" / "copy.jpg")
-    assert {finding.name for finding in inspect(load_task(file))} == {"look_alike", "leak"}
+    assert {finding.name for finding in inspect(load_task(file))} == {"look_alike", "leak", "separated"}
     return file, one.name, other.name
 
 
@@ -143,7 +143,7 @@ def test_of_pictures_that_look_alike_one_is_used(alike):
     file, one, other = alike
     before = used(load_task(file))
     task = with_key(file, "alike")
-    assert inspect(task) == []
+    assert [each.name for each in inspect(task)] == ["separated"]
     assert before.items() - used(task).items() == {(other, TRAIN), ("copy.jpg", Split.UNLABELLED)}
     assert used(task)[one] is FAMILIAR
     assert task.remarks == (
@@ -159,7 +159,7 @@ def test_pictures_that_look_alike_in_one_split(alike):
     images, same = file.parent / "images", next(iter(used(load_task(file))))
     equal = next(name for name in used(load_task(file)) if name not in (one, other, same))
     task = with_key(file, "together")
-    assert inspect(task) == []
+    assert [each.name for each in inspect(task)] == ["separated"]
     assert used(task)[one] is used(task)[other]
     assert len(used(task)) == 61
     (images / equal).write_bytes((images / same).read_bytes())
@@ -212,6 +212,56 @@ def test_no_unfamiliar_sample_is_said(tmp_path):
     assert findings["no_unfamiliar"].serious
     assert "hold for all of them" in findings["no_unfamiliar"].sentence
     assert not findings["no_unlabelled"].serious
+
+
+PERSONS = {
+    "patient": ([i % 30 for i in range(120)], " of its 30 values are in several splits"),
+    "userId": ([i // 2 for i in range(120)], "of its 60 values"),
+    "person": ([f"p{i % 3}" for i in range(119)] + [""], "3 of its 3 values"),
+    "source": ([f"site {i % 20}" for i in range(120)], "of its 20 values"),
+    "nr": ([f"A-{i % 40}" for i in range(120)], "of its 40 values"),
+}
+ORDINARY = {
+    "age": [20 + i % 37 for i in range(120)],
+    "year": [1990 + i % 30 for i in range(120)],
+    "patient_age": [20 + i % 37 for i in range(120)],
+    "patients": [i % 17 for i in range(120)],
+    "site": ["abcde"[i % 5] for i in range(120)],
+    "city": ["city of " + "abcdefghijklmnopqrst"[i % 20] for i in range(120)],
+    "day": [f"{i % 28 + 1:02d}-05-1994" for i in range(120)],
+    "income": [1000.5 + i % 40 for i in range(120)],
+    "visit_id": list(range(120)),
+}
+
+
+def with_columns(folder, columns, text=FACES):
+    own = {"path": [f"{i}.jpg" for i in range(120)], "gender": ["fm"[i % 2] for i in range(120)]}
+    own |= {"age": [10 if i % 10 == 0 else 30 for i in range(120)], "person": [str(i) for i in range(120)]}
+    own |= columns
+    table(folder / "manifest.csv", tuple(own), zip(*own.values(), strict=True))
+    return load_task(description(folder, text))
+
+
+@pytest.mark.parametrize("name", PERSONS)
+def test_persons_in_several_splits_are_noticed(name, tmp_path):
+    values, sentence = PERSONS[name]
+    (finding,) = separated(with_columns(tmp_path, {name: values}))
+    assert finding.level == "warning"
+    assert finding.sentence.startswith(f"column {name!r} looks like an identifier")
+    assert sentence in finding.sentence
+    assert f'keep_together = "{name}" in [splits]' in finding.sentence
+    assert " in train and " in " ".join(finding.samples)
+    if len(set(values)) > 4:
+        kept = FACES.replace("[splits]", f'[splits]\nkeep_together = "{name}"')
+        assert not separated(with_columns(tmp_path, {name: values}, kept))
+
+
+def test_ordinary_columns_are_no_persons(tmp_path):
+    assert not separated(with_columns(tmp_path, ORDINARY))
+
+
+def separated(task):
+    return [each for each in inspect(task) if each.name == "separated"]
 
 
 def test_labels_on_one_side_only_are_said(tmp_path):
@@ -338,21 +388,22 @@ def test_counts(task):
     assert rows[-1] == ("samples", "14", "8", "14", "24", "1")
     assert [sum(int(row[i]) for row in rows[:-1]) for i in (1, 2, 3, 4, 5)] == [14, 8, 14, 24, 0]
     counted = attribute_counts(task)
-    assert list(counted) == ["age", "person"]
+    assert list(counted) == ["age"]
     assert counted["age"][1][-1] == ("70", "0", "0", "0", "12")
-    assert counted["person"][1][-1][0] == "(18 others)"
 
 
 def test_a_column_of_texts_is_not_counted(tmp_path):
     rows = [(f"{i}.jpg", "ab"[i % 2], 20 + i, f"text {i}") for i in range(60)]
     table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
     assert list(attribute_counts(load_task(description(tmp_path, FACES)))) == ["age"]
+    counted = attribute_counts(load_task(faces(tmp_path, pictures=False)))
+    assert counted["person"][1][-1][0] == "(18 others)"
 
 
 def test_counts_of_numbers_with_many_values(tmp_path):
     rows = [(f"{i}.jpg", "ab"[i % 2], 20 + i % 30 if i % 10 else "", "p") for i in range(60)]
     table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
-    task = load_task(description(tmp_path, FACES.replace("at_least = 18", "at_least = 25")))
+    task = load_task(description(tmp_path, FACES.replace("at_least = 18", "missing = false, at_least = 25")))
     header, counted = attribute_counts(task)["age"]
     unfamiliar = header.index("test_unfamiliar")
     assert [row[0] for row in counted] == ["lowest", "median", "highest", "(missing)"]

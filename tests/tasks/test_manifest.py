@@ -153,6 +153,93 @@ def test_a_column_that_parts_a_person_is_refused(tmp_path):
         load_task(description(tmp_path, COLUMN + 'keep_together = "person"\n'))
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("splits", ['column = "split"', "val = 0.2\ntest = 0.4"])
+def test_rows_without_a_condition_s_value_are_left_out(tmp_path, suffix, splits):
+    """Empty cells, NaN and what stands for them; by a column for the splits, by shares, and kept together."""
+    columns = {
+        "path": [f"{i:02d}.jpg" for i in range(60)],
+        "label": ["ab"[i % 2] for i in range(60)],
+        "split": [("train", "val", "test")[i // 10 % 3] for i in range(60)],
+        "age": [float("nan") if i in (0, 11) else None if i == 22 else 20.0 + i for i in range(60)],
+        "site": ["" if i == 33 else "NaN" if i == 34 else "xy"[i > 50] for i in range(60)],
+        "person": [None if i < 30 else "" if i < 50 else f"p{i // 2}" for i in range(60)],
+    }
+    given = pa.table(columns)
+    (pyarrow.csv.write_csv if suffix == ".csv" else pyarrow.parquet.write_table)(
+        given, tmp_path / f"m{suffix}"
+    )
+    text = COLUMN.replace('column = "split"', f'{splits}\nkeep_together = "person"')
+    text = text.replace("manifest.csv", f"m{suffix}").replace("[splits]", "age = { above = 0 }\n[splits]")
+    text = text.replace('not_in = ["new"]', 'equals = "x"')
+    task = load_task(description(tmp_path, text))
+    used = {each for samples in task.splits.values() for each in samples.ids.tolist()}
+    assert not used & {"00.jpg", "11.jpg", "22.jpg", "33.jpg", "34.jpg"}
+    assert all(site == "y" for site in task.splits[UNFAMILIAR].attributes["site"].to_pylist())
+    (age,) = (each for each in task.remarks if "'age'" in each)
+    assert age.startswith(
+        "3 rows without a value of 'age' left out, as neither familiar nor unfamiliar (row 0, 11, 22)"
+    )
+    assert any("2 rows without a value of 'site' left out" in each for each in task.remarks)
+    decided = load_task(description(tmp_path, text.replace("above = 0", "above = 0, missing = false")))
+    left = {each for samples in decided.splits.values() for each in samples.ids.tolist()} - used
+    assert left == ({"22.jpg"} if "column" in splits else {"00.jpg", "11.jpg", "22.jpg"})
+    assert set(decided.splits[UNFAMILIAR].ids.tolist()) >= left
+
+
+def test_a_table_without_any_value_names_the_column(tmp_path):
+    table(
+        tmp_path / "manifest.csv",
+        ("path", "gender", "age", "person"),
+        [("a", "f", "", ""), ("b", "m", "", "")],
+    )
+    with pytest.raises(
+        InputError, match=r"no training samples \(none\).*note: 2 rows without a value of 'age'"
+    ):
+        load_task(description(tmp_path, FACES))
+
+
+@pytest.mark.parametrize(
+    ("persons", "ages", "splits", "message"),
+    [
+        (["p"] * 40, [30] * 40, "", "no rows for (val|train): .* are 1 group, and 0 for testing only"),
+        (
+            ["p", "q"] * 20,
+            [30] * 20 + [70] * 20,
+            "",
+            "no rows for train: .* are 2 groups, and 2 for testing only",
+        ),
+        (list("pqrstuvwxy") * 4, [30] * 40, "", None),
+        (["p"] * 40, [30] * 40, 'column = "split"\nval = 0.5', "no rows for (train|val): .* are 1 group"),
+    ],
+)
+def test_keep_together_that_leaves_a_split_empty_is_named(tmp_path, persons, ages, splits, message):
+    rows = [(f"{i}.jpg", "ab"[i % 2], ages[i], persons[i], "train") for i in range(40)]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person", "split"), rows)
+    text = FACES.replace("val = 0.2\ntest = 0.4\n", splits or "val = 0.2\ntest = 0.4\n")
+    file = description(tmp_path, f'{text}\nkeep_together = "person"\n')
+    if message is None:
+        assert set(load_task(file).splits) == {TRAIN, VAL, FAMILIAR}
+    else:
+        with pytest.raises(
+            InputError, match=f"{message}.*; allowed: a column with smaller groups, or no keep_together"
+        ):
+            load_task(file)
+
+
+def test_a_class_whose_persons_are_tested_only_is_explained(tmp_path):
+    rows = [
+        (f"{i}.jpg", "b" if i < 8 else "a", 70 if i % 4 == 0 else 30, f"p{i // (4 if i < 8 else 1)}")
+        for i in range(60)
+    ]
+    table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
+    with pytest.raises(
+        InputError,
+        match=r"class 'b' has no training samples .*note: 6 familiar rows for testing only, as the person has",
+    ):
+        load_task(description(tmp_path, FACES + 'keep_together = "person"\n'))
+
+
 MANY = """
 [task]
 name = "t"
@@ -289,7 +376,7 @@ def test_balanced_splits_are_the_plain_ones_without_some_rows(tmp_path, rows, ke
     table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
     plain = load_task(description(tmp_path, FACES + keys))
     task = load_task(description(tmp_path, FACES + keys + 'balance = "label"\n'))
-    remarks = iter(task.remarks)
+    remarks = iter(task.remarks[len(plain.remarks) :])
     for split, samples in plain.splits.items():
         before, after = (Counter(each.labels.tolist()) for each in (samples, task.splits[split]))
         assert after == dict.fromkeys(before, min(before.values()))
@@ -301,7 +388,7 @@ def test_balanced_splits_are_the_plain_ones_without_some_rows(tmp_path, rows, ke
             for label, count in (before - after).items():
                 assert f"{task.class_names[label]} {count}" in re.split(r"[(),] ?", remark)
     assert next(remarks, None) is None
-    assert (task.identity == plain.identity) == (not task.remarks)
+    assert (task.identity == plain.identity) == (task.remarks == plain.remarks)
     random.Random(0).shuffle(rows)
     table(tmp_path / "manifest.csv", ("path", "gender", "age", "person"), rows)
     assert load_task(tmp_path / "task.toml").identity == task.identity
@@ -435,6 +522,10 @@ def test_bad_split_values_and_columns_are_named(tmp_path):
     table(tmp_path / "manifest.csv", ("path", "label", "site", "split"), rows)
     with pytest.raises(InputError, match=r"'split' is 'dev' in row 26; allowed: train, val, test"):
         load_task(description(tmp_path, COLUMN))
+    lists = {"path": ["a"], "label": ["b"], "site": ["old"], "split": [["train"]]}
+    pyarrow.parquet.write_table(pa.table(lists), tmp_path / "m.parquet")
+    with pytest.raises(InputError, match=r"'split' is \['train'\] in row 0; allowed: train, val, test"):
+        load_task(description(tmp_path, COLUMN.replace("manifest.csv", "m.parquet")))
     table(tmp_path / "manifest.csv", ("path", "path", "site", "split"), SPLIT_ROWS)
     with pytest.raises(InputError, match=r"column 'path' occurs twice"):
         load_task(description(tmp_path, COLUMN))

@@ -67,6 +67,9 @@ class TestGender:
             load_gender(tmp_path)
         with pytest.raises(InputError, match=r"gender of a1.jpg is 2; allowed: 0 and 1"):
             load_gender(lfw_tree(tmp_path / "a", [[(n, a, 2, r) for n, a, _, r in fold] for fold in FOLDS]))
+        unknown = [[(n, float("nan"), g, r) for n, _, g, r in fold] for fold in FOLDS]
+        with pytest.raises(InputError, match=r"age of a1.jpg is NaN; needed: a number"):
+            load_gender(lfw_tree(tmp_path / "f", unknown))
         with pytest.raises(InputError, match=r"4 folds; needed: 5"):
             load_gender(lfw_tree(tmp_path / "b", FOLDS[:4]))
         with pytest.raises(InputError, match=r"labels.mat: not as published \(KeyError: 'age'\)"):

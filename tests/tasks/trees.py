@@ -49,13 +49,13 @@ test = 0.4
 """
 
 
-def faces(folder, count=60, text=FACES, pictures=True):
-    """Faces: of every five, one is a child and one is old; every two are of one person."""
+def faces(folder, count=60, text=FACES, pictures=True, of_a_person=2):
+    """Faces: of every five, one is a child and one is old; every two (`of_a_person`) are of one person."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for i in range(count):
         age = (10, 30, 40, 50, 70)[i % 5]
-        rows.append((f"{i:03d}.jpg", "fm"[i // 3 % 2], age, f"p{i // 2}"))
+        rows.append((f"{i:03d}.jpg", "fm"[i // 3 % 2], age, f"p{i // of_a_person}"))
         if pictures:
             picture(folder / "images" / f"{i:03d}.jpg")
     table(folder / "manifest.csv", ("path", "gender", "age", "person"), rows)

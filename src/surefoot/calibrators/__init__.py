@@ -6,6 +6,7 @@ Importing this package does not import scipy: the fit functions are imported whe
 import json
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -13,10 +14,18 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
 from surefoot.arguments import checked
-from surefoot.calibrators.calibration import Calibration, Evidence, fit_without_zeros, positive
+from surefoot.calibrators.calibration import (
+    SHARED,
+    Calibration,
+    Evidence,
+    fit_without_zeros,
+    naming_classes,
+    positive,
+)
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
+from surefoot.predictions.classes import class_names_from
 from surefoot.registry import Registry
 
 if TYPE_CHECKING:
@@ -32,8 +41,8 @@ DEFINITIONS = {
     "member-temperatures": "each member's logits are divided by its temperature, then probabilities averaged",
     "temperature-before-averaging": "the logits of each member, or of each sample of a Bayesian network, are "
     "divided by temperature, then probabilities averaged",
-    "declined": "a fitted temperature that was not used, as it is below 1 or its interval spans orders of "
-    "magnitude; the interval is then its own",
+    "declined": "a fitted temperature that was not used, as it is below 1, its interval spans orders of "
+    "magnitude or it raises the ECE, of probabilities with zeros, to ece_declined; the interval is its own",
     "budget": "the largest temperature whose nll is at most (1 + budget) times the lowest; for 'surplus' "
     "at most nll_limit, the lowest nll of a reference model on the same rows",
     "novelty": "calibrated logits = logits / (t0 + t1 * novelty), novelty in [0, 1]; members averaged first",
@@ -48,6 +57,7 @@ DEFINITIONS = {
     "held_out": "each row calibrated by a fit without its fold, five folds; groups are not divided",
     "lowest_probability": "what a probability of exactly 0 is read as before anything else: half the smallest "
     "positive one of the data that was fitted on; only where that data has zeros",
+    "class_names": "the classes in the order of the numbers; only where the data that was fitted on names them",
     "interval": "95%, from the sandwich variance of log T, clustered by group where groups were given",
     "nll": "mean of -log p_true, unclipped",
     "ece": "10 equal-mass bins by rank of confidence; tied rows count with their tie's mean accuracy",
@@ -72,8 +82,8 @@ class Calibrator:
     one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
 
     def fitted(self, val: "Predictions", **options: Any) -> Calibration:
-        """`fit`, where probabilities may be exactly 0."""
-        return fit_without_zeros(self.fit, val, **options)
+        """`fit`, where probabilities may be exactly 0; the calibration knows the names of the classes."""
+        return naming_classes(partial(fit_without_zeros, self.fit))(val, **options)
 
 
 def _later(path: str) -> Callable[..., Any]:
@@ -160,31 +170,58 @@ def fit_calibration(
 
         of_rows = _column_of_weights(val, weights) if isinstance(weights, str) else weights
         val, options["weights"] = weighted_rows(val, of_rows)
-    fitted = calibrator.fitted(val, **options)
-    fitted = fitted if force else fitted.cautious()
+    if force:
+        fitted = _with_effect(calibrator.fitted(val, **options), val)
+    else:
+        fitted = cautious_fit(calibrator, val, **options)
+    return replace(fitted, evidence=_with_held_out(calibrator, fitted, val, options))
+
+
+def cautious_fit(calibrator: Calibrator, val: "Predictions", **options: Any) -> Calibration:
+    """The fit with its effect on `val`; T = 1 where the data do not support the fitted T."""
+    fitted = _with_effect(calibrator.fitted(val, **options).cautious(), val)
+    if options.get("weights") is not None:  # the ECE counts every row once
+        return fitted
+    checked_fit = fitted.cautious()
+    if getattr(checked_fit, "ece_declined", None) is None or checked_fit.evidence is None:
+        return checked_fit
+    return replace(checked_fit, evidence=replace(checked_fit.evidence, remarks=_better_remarks(val)))
+
+
+def _better_remarks(val: "Predictions") -> tuple[str, ...]:
+    """Whether isotonic calibration is better than none, on rows left out of its fit."""
+    held_out = _without_folds(CALIBRATORS.named("isotonic"), val, {})
+    if held_out is None:
+        return ()
+    nlls, eces = ([metric(each) for each in (val, held_out)] for metric in (nll_unclipped, ece))
+    if nlls[1] >= nlls[0] or eces[1] >= eces[0]:
+        return ()
+    return (
+        f"on rows left out of the fit, the method 'isotonic' lowers the NLL from {nlls[0]:.4g} to "
+        f"{nlls[1]:.4g} and the ECE from {eces[0]:.4g} to {eces[1]:.4g}",
+    )
+
+
+def _with_effect(fitted: Calibration, val: "Predictions") -> Calibration:
     after = fitted(val)
-    evidence = Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after))
-    return replace(fitted, evidence=_with_held_out(evidence, calibrator, fitted, val, options))
+    return replace(fitted, evidence=Evidence(nll_unclipped(val), nll_unclipped(after), ece(val), ece(after)))
 
 
 def _with_held_out(
-    evidence: Evidence,
-    calibrator: Calibrator,
-    fitted: Calibration,
-    val: "Predictions",
-    options: dict[str, Any],
+    calibrator: Calibrator, fitted: Calibration, val: "Predictions", options: dict[str, Any]
 ) -> Evidence:
-    """With the effect on rows left out, where it takes little time, and with remarks on it and on the data."""
+    """The evidence with the effect on rows left out, where it takes little time, and with remarks on it and on the data."""
     from surefoot.calibrators.advice import data_remarks, effect_remarks
 
-    held_out = None
+    evidence, held_out = fitted.evidence, None
+    assert evidence is not None
     is_declined = getattr(fitted, "declined", None) is not None
     if val.logits.size <= LOGITS_HELD_OUT and not is_declined and options.get("reference") is None:
         chosen = dict(options)
         if "regularisation" in calibrator.options:
             chosen["regularisation"] = getattr(fitted, "regularisation", None)
         held_out = _without_folds(calibrator, val, chosen)
-    remarks = data_remarks(val)
+    remarks = [*evidence.remarks, *data_remarks(val)]
     if "weights" in options:
         remarks += ["the rows were weighted in the fit; its effect on NLL and ECE counts every row once"]
     if held_out is not None:
@@ -246,8 +283,8 @@ def load_calibration(path: str | Path) -> Calibration:
 def calibration_document(calibration: Calibration | None) -> dict[str, Any]:
     """The calibration as plain values; without one, a document of kind 'none'."""
     values: dict[str, Any] = {"kind": "none"} if calibration is None else calibration.to_dict()
-    if calibration is not None and calibration.lowest_probability is not None:
-        values["lowest_probability"] = calibration.lowest_probability
+    shared = {name: getattr(calibration, name, None) for name in SHARED}
+    values |= {name: value for name, value in shared.items() if value is not None}
     return {"surefoot": __version__, "format": FORMAT, **values, "definitions": DEFINITIONS}
 
 
@@ -260,6 +297,10 @@ def calibration_from(document: dict[str, Any]) -> Calibration:
     if kind not in readers:
         raise ValueError(f"kind is {kind!r}; allowed: {', '.join(readers)}")
     read = readers[kind](document)
+    names = class_names_from(document)
+    if names is not None and len(names) != read.classes:
+        raise ValueError(f"{len(names)} class names for {read.classes} classes; the numbers must be equal")
+    read = replace(read, class_names=names)
     if document.get("lowest_probability") is None:
         return read
     lowest = positive(document, "lowest_probability")

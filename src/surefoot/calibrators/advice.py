@@ -84,7 +84,7 @@ def zeros_remark(val: Predictions) -> str | None:
     true = f", {count_of(labels, 'true label')} among them" if labels else ""
     return (
         f"{count:,} of {logs.size:,} probabilities are exactly 0, as trees and nearest neighbours give "
-        f"them{true}; calibration reads them as {lowest:.3g}, half the smallest positive one"
+        f"them{true}; the fit reads them as {lowest:.3g}, half the smallest positive one"
     )
 
 

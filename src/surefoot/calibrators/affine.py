@@ -7,7 +7,13 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.calibrators.calibration import Calibration, evidence_from, not_negative, numbers_from
+from surefoot.calibrators.calibration import (
+    Calibration,
+    evidence_from,
+    naming_classes,
+    not_negative,
+    numbers_from,
+)
 from surefoot.calibrators.folds import folds_of
 from surefoot.calibrators.logistic import (
     EXACT,
@@ -151,6 +157,7 @@ class DirichletScaling(Affine):
 Kind = TypeVar("Kind", bound=Affine)
 
 
+@naming_classes
 def fit_vector_scaling(
     val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> VectorScaling:
@@ -163,6 +170,7 @@ def fit_vector_scaling(
     return _fit(VectorScaling, val, regularisation, weights)
 
 
+@naming_classes
 def fit_matrix_scaling(
     val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> MatrixScaling:
@@ -174,6 +182,7 @@ def fit_matrix_scaling(
     return _fit(MatrixScaling, val, regularisation, weights)
 
 
+@naming_classes
 def fit_dirichlet_scaling(
     val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
 ) -> DirichletScaling:

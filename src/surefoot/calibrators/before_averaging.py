@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from surefoot.calibrators.calibration import naming_classes
 from surefoot.calibrators.logistic import softplus
 from surefoot.calibrators.search import CLOSE, is_at_bound, is_flat, is_separable, search, search_bounds
 from surefoot.calibrators.temperature import Temperature, fit_temperature, interval_factor
@@ -78,6 +79,7 @@ class Slopes:
         return float(self.rows.sum())
 
 
+@naming_classes
 def fit_temperature_before_averaging(val: Predictions) -> TemperatureBeforeAveraging:
     """The T that minimises the unclipped NLL of mean_m softmax(z_m / T), exact to 1e-6.
 

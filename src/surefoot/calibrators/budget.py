@@ -11,6 +11,7 @@ from surefoot.calibrators.calibration import (
     SURPLUS,
     Calibration,
     evidence_from,
+    naming_classes,
     not_negative,
     positive,
     require_budget,
@@ -129,6 +130,7 @@ class BudgetTemperature(SingleTemperature):
         ]
 
 
+@naming_classes
 def fit_budget_temperature(
     val: Predictions, budget: float | str = BUDGET, *, reference: Predictions | None = None
 ) -> BudgetTemperature:

@@ -4,12 +4,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 import numpy as np
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, require_number
+from surefoot.predictions.classes import Order, class_order, reordered, unnamed, with_classes
 from surefoot.predictions.labels import LabelKind
 from surefoot.results import Result
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
 
 
+SHARED = ("lowest_probability", "class_names")  # in the document of every calibration that has them
 BUDGET = 0.02  # of a risk-budget temperature: the share by which the NLL may rise
 SURPLUS = "surplus"  # or what a network gained on a plain one
 
@@ -39,6 +42,9 @@ class PredictionsLike(Protocol):
 
     @property
     def members(self) -> int: ...
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None: ...
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class Calibration(Result, ABC):
 
     evidence: Evidence | None = None
     lowest_probability: float | None = None  # what a 0 is read as; None where the data had none
+    class_names: tuple[str, ...] | None = None  # of the data, in the order of its numbers
 
     if TYPE_CHECKING:  # only declared: dataclasses would take inherited properties for defaults of fields
 
@@ -119,7 +126,7 @@ class Calibration(Result, ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the kind, the fields, the evidence and the remarks."""
-        left_out = ("evidence", "lowest_probability")  # the latter is in the document, for every class
+        left_out = ("evidence", *SHARED)
         values = {
             field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out
         }
@@ -128,15 +135,23 @@ class Calibration(Result, ABC):
 
     @checked
     def __call__(self, predictions: "Predictions") -> "Predictions":
-        """The same samples with calibrated logits."""
-        self.check(predictions)
-        if self.lowest_probability is not None:
-            predictions = predictions.with_zeros_as(self.lowest_probability)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
-            return self.apply(predictions.average() if self.averages_members else predictions)
+        """The same samples with calibrated logits; the order of the classes may be another one."""
+        return self.calibrated(predictions, self.check(predictions))
 
-    def check(self, predictions: PredictionsLike) -> None:
-        """Refuse predictions of other classes, or of another number of members, than it was fitted for."""
+    def calibrated(self, predictions: "Predictions", order: Order) -> "Predictions":
+        """The same of predictions that were checked; `order` is what `check` returned."""
+        arranged = reordered(predictions, order)
+        if self.lowest_probability is not None:
+            arranged = arranged.with_zeros_as(self.lowest_probability)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+            result = self.apply(arranged.average() if self.averages_members else arranged)
+        return reordered(result, None if order is None else tuple(np.argsort(order).tolist()))
+
+    def check(self, predictions: PredictionsLike) -> Order:
+        """Refuse predictions of other classes, or of another number of members, than it was fitted for.
+
+        Returns where each of its classes is among those of the predictions.
+        """
         if (predictions.kind, predictions.classes) != (self.label_kind, self.classes):
             raise InputError(
                 f"the calibration was fitted for {self.label_kind} with {self.classes} classes, "
@@ -147,6 +162,7 @@ class Calibration(Result, ABC):
                 f"the calibration was fitted for {self.needs_members} members, "
                 f"but the predictions have {predictions.members}"
             )
+        return class_order(self.class_names, predictions.class_names, "the calibration")
 
     @property
     def needs_members(self) -> int | None:
@@ -190,7 +206,10 @@ class Calibration(Result, ABC):
         return [*self.remarks(), *(() if self.evidence is None else self.evidence.remarks)]
 
 
-def fit_without_zeros(fit: Callable[..., Calibration], val: "Predictions", **options: Any) -> Calibration:
+Fitted = TypeVar("Fitted", bound=Calibration)
+
+
+def fit_without_zeros(fit: Callable[..., Fitted], val: "Predictions", **options: Any) -> Fitted:
     """`fit`, with probabilities of exactly 0 read as half the smallest positive one."""
     lowest = val.half_of_smallest()
     if lowest is None:
@@ -198,6 +217,26 @@ def fit_without_zeros(fit: Callable[..., Calibration], val: "Predictions", **opt
     fitted = fit(val.with_zeros_as(lowest), **options)
     is_unchanged = getattr(fitted, "declined", None) is not None
     return fitted if is_unchanged else replace(fitted, lowest_probability=lowest)
+
+
+Fit = TypeVar("Fit", bound=Callable[..., Calibration])
+
+
+def naming_classes(fit: Fit) -> Fit:
+    """`fit`, whose calibration has the class names of its data; of a reference with these, in any order.
+
+    The fit itself knows no names, as it may apply calibrations that have none yet.
+    """
+
+    @wraps(fit)
+    def named(val: "Predictions", *arguments: Any, **options: Any) -> Calibration:
+        names, reference = val.class_names, options.get("reference")
+        if isinstance(reference, type(val)):
+            options["reference"] = unnamed(with_classes(reference, names, "the predictions to fit"))
+        fitted = fit(unnamed(val), *arguments, **options)
+        return fitted if names is None else replace(fitted, class_names=names)
+
+    return cast("Fit", named)
 
 
 def positive(document: Mapping[str, Any], name: str) -> float:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from surefoot.calibrators.calibration import Calibration, facts_from, not_negative, positive
+from surefoot.calibrators.calibration import Calibration, facts_from, naming_classes, not_negative, positive
 from surefoot.calibrators.search import Rows, known_labels, row_derivatives, search_bounds
 from surefoot.calibrators.temperature import fit_temperature, only_labelled
 from surefoot.errors import InputError
@@ -80,6 +80,7 @@ class NoveltyScaling(Calibration):
         return remarks
 
 
+@naming_classes
 def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
     """T0 > 0 and T1 >= 0 that minimise the unclipped NLL of `val`, never worse than one T for all.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from surefoot.calibrators.affine import MOST_PRINTED
-from surefoot.calibrators.calibration import Calibration, evidence_from, numbers_from
+from surefoot.calibrators.calibration import Calibration, evidence_from, naming_classes, numbers_from
 from surefoot.calibrators.curves import Curves
 from surefoot.calibrators.logistic import softplus
 from surefoot.calibrators.temperature import weighted_rows
@@ -43,6 +43,7 @@ class OneVsRest(Calibration):
         result = np.empty_like(logits)
         written = result.T
 
+        @np.errstate(over="ignore")  # in every thread; what becomes infinite is refused
         def write(part: slice) -> None:
             own = log_odds_of(logits[part], self.label_kind)
             if curve_count(self.label_kind, self.classes) == 1:
@@ -215,6 +216,7 @@ def _to_log_odds(logits: Array) -> None:
     logits[largest[0], lost] = top - np.logaddexp.reduce(given, axis=0)
 
 
+@naming_classes
 def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> PlattScaling:
     """sigmoid(a s + c) of the log odds s of each class, with Platt's targets. Platt, 1999.
 
@@ -228,6 +230,7 @@ def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> 
     return _fit_logistic(PlattScaling, val, weights, lambda s: [s])
 
 
+@naming_classes
 def fit_beta_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> BetaCalibration:
     """sigmoid(a log p - b log(1 - p) + c), a and b of 0 or more, of each class. Kull et al., AISTATS 2017.
 

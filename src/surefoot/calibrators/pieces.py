@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.calibrators.calibration import numbers_from
+from surefoot.calibrators.calibration import naming_classes, numbers_from
 from surefoot.calibrators.one_vs_rest import OneVsRest, curve_count, curve_data, facts_of
 from surefoot.errors import require_whole
 from surefoot.predictions.outcomes import Array, Bools, Index
@@ -21,10 +21,9 @@ FEW_POINTS = 16
 MOST_IN_A_CELL = 32  # points; with more, values are searched for
 SORTED_CELLS = 4096  # of equal width between the lowest and the highest score of an isotonic fit,
 RANKED_CELLS = 512  # and of a histogram's,
-TIED = {
-    np.dtype(np.float32): 2.0**17,
-    np.dtype(np.float64): 2.0**30,
-}  # steps of log odds: rounding does not divide a forest's ties
+# A forest's equal probabilities have log odds that differ in the last digits: in steps of so many in 1 of log
+# odds they are equal. If they were not, a curve would be fitted to their order, which is by chance.
+STEPS = {np.dtype(np.float32): 2.0**14, np.dtype(np.float64): 2.0**30}
 MANY_ROWS = 2000  # if it has so many
 TOUCHING = 1e-6  # rows; more than the rounding of a sum
 
@@ -195,6 +194,7 @@ def passed_points(points: Array, values: Array) -> NDArray[np.integer]:
     return np.searchsorted(points, values, side="right")
 
 
+@naming_classes
 def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> IsotonicCalibration:
     """The non-decreasing step function with the least squared error. Zadrozny & Elkan, KDD 2002.
 
@@ -202,19 +202,20 @@ def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = No
     1 - 1 / (n + 2): no number of rows shows that something is impossible.
     """
 
-    def points_of_rows(score: Array, is_positive: Bools) -> tuple[Array, Array]:
-        return _isotonic_points(*_pooled(*_ordered_in_cells(score, is_positive)))
+    def points_of_rows(score: Array, is_positive: Bools, steps: float) -> tuple[Array, Array]:
+        return _isotonic_points(*_pooled(*_ordered_in_cells(score, is_positive), steps))
 
     return _fit_pieces(IsotonicCalibration, val, weights, _isotonic_points, points_of_rows)
 
 
-def _isotonic_points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
+def _isotonic_points(lows: Array, highs: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
     from scipy.optimize import isotonic_regression  # slow to import
 
     fitted = isotonic_regression(positives / mass, weights=mass)
-    ends = np.stack([fitted.blocks[:-1], fitted.blocks[1:] - 1], axis=1).ravel()
-    ends = ends[np.append(True, ends[1:] > ends[:-1])]  # a block of one score has one end
-    return scores[ends], fitted.x[ends]
+    first, last = fitted.blocks[:-1], fitted.blocks[1:] - 1
+    scores = np.stack([lows[first], highs[last]], axis=1).ravel()
+    different = np.append(True, scores[1:] > scores[:-1])  # a block of one score has one end
+    return scores[different], np.repeat(fitted.x[first], 2)[different]
 
 
 def _cells_with_steps(mass: Array, positives: Array) -> Bools:
@@ -239,6 +240,7 @@ def _cells_with_steps(mass: Array, positives: Array) -> Bools:
     return result
 
 
+@naming_classes
 def fit_histogram_calibration(
     val: Predictions, *, bins: int = BINS, weights: ArrayLike | None = None
 ) -> HistogramCalibration:
@@ -248,14 +250,14 @@ def fit_histogram_calibration(
     """
     require_whole("bins", bins, 1, MOST_BINS)
 
-    def points(scores: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
+    def points(lows: Array, highs: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
         reached = np.cumsum(mass)
         last = np.searchsorted(reached, _limits(reached[-1], bins))
         starts = np.unique(np.append(0, last + 1))
-        starts = starts[starts < len(scores)]
+        starts = starts[starts < len(lows)]
         shares = np.add.reduceat(positives, starts) / np.add.reduceat(mass, starts)
-        edges = (scores[starts[1:]] + scores[starts[1:] - 1]) / 2
-        return _steps(scores[0], edges, scores[-1], shares)
+        edges = (lows[starts[1:]] + highs[starts[1:] - 1]) / 2
+        return _steps(lows[0], edges, highs[-1], shares)
 
     @cache
     def ends_of_bins(rows: int) -> Index:
@@ -263,11 +265,11 @@ def fit_histogram_calibration(
         last = np.unique(np.ceil(_limits(rows, bins)).astype(np.intp) - 1)
         return np.concatenate([[0], last[last < rows - 1], [rows - 1]])
 
-    def points_of_rows(score: Array, is_positive: Bools) -> tuple[Array, Array] | None:
+    def points_of_rows(score: Array, is_positive: Bools, steps: float) -> tuple[Array, Array] | None:
         ranks = ends_of_bins(len(score))
         scores = order_statistics(score, np.concatenate([ranks, ranks[1:-1] + 1]))
         before, after = scores[1 : len(ranks) - 1], scores[len(ranks) :]
-        if (before == after).any():  # a bin's end divides rows with the same score
+        if _are_tied(before, after, steps).any():  # a bin's end divides rows with the same score
             return None
         mass = ranks[1:] - ranks[:-1]
         mass[0] += 1
@@ -319,17 +321,18 @@ def _fit_pieces(
     kind: type[OfPieces],
     val: Predictions,
     weights: ArrayLike | None,
-    points: Callable[[Array, Array, Array], tuple[Array, Array]],
-    points_of_rows: Callable[[Array, Bools], tuple[Array, Array] | None],
+    points: Callable[[Array, Array, Array, Array], tuple[Array, Array]],
+    points_of_rows: Callable[[Array, Bools, float], tuple[Array, Array] | None],
 ) -> OfPieces:
-    """The points of each curve, from its different scores with their weight and that of its positives.
+    """The points of each curve, from its different scores with their weight and that of their positives.
+
+    A score is given by the lowest and the highest of its tied rows.
 
     `points_of_rows` are the same, from the scores of many rows in any order that all count 1; where it can
     not give them, they are computed as all others.
     """
     labelled, scores, positive, rows = curve_data(val, weights)
-    steps = TIED[labelled.logits.dtype]
-    scores = np.rint(scores * steps) / steps
+    steps = STEPS[labelled.logits.dtype]
     all_count_one = np.broadcast_to((rows == 1).all(axis=1), len(scores))
     every = zip(scores, positive, np.broadcast_to(rows, scores.shape), all_count_one, strict=True)
     curves = []
@@ -344,13 +347,13 @@ def _fit_pieces(
         total = float(len(score) if count_one else weight.sum())
         found = None
         if len(score) >= MANY_ROWS and count_one:
-            found = points_of_rows(score, is_positive)
+            found = points_of_rows(score, is_positive, steps)
         if found is None:
             order = np.argsort(score)
             mass = weight[order]
-            found = points(*_pooled(score[order], mass, mass * is_positive[order]))
+            found = points(*_pooled(score[order], mass, mass * is_positive[order], steps))
         x, y = found
-        least = 1 / (total + 2)
+        least = max(1 / (total + 2), float(np.finfo(float).eps))  # so that 1 - least is not 1
         curves.append((x, np.clip(y, least, 1 - least)))
     return kind(
         scores=tuple(tuple(x.tolist()) for x, _ in curves),
@@ -359,12 +362,19 @@ def _fit_pieces(
     )
 
 
-def _pooled(ordered: Array, mass: Array, positives: Array) -> tuple[Array, Array, Array]:
-    """Rows with the same score as one."""
-    if not (ordered[1:] == ordered[:-1]).any():
-        return ordered, mass, positives
-    firsts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    return ordered[firsts], np.add.reduceat(mass, firsts), np.add.reduceat(positives, firsts)
+def _pooled(ordered: Array, mass: Array, positives: Array, steps: float) -> tuple[Array, Array, Array, Array]:
+    """Rows with the same score as one; the lowest and the highest score of each, weights and positives."""
+    tied = _are_tied(ordered[1:], ordered[:-1], steps)
+    if not tied.any():
+        return ordered, ordered, mass, positives
+    firsts, lasts = np.flatnonzero(np.append(True, ~tied)), np.flatnonzero(np.append(~tied, True))
+    weight, hits = (np.add.reduceat(each, firsts) for each in (mass, positives))
+    return ordered[firsts], ordered[lasts], weight, hits
+
+
+def _are_tied(scores: Array, others: Array, steps: float) -> Bools:
+    result: Bools = np.rint(scores * steps) == np.rint(others * steps)
+    return result
 
 
 def _ordered_in_cells(score: Array, is_positive: Bools) -> tuple[Array, Array, Array]:

@@ -13,6 +13,7 @@ from surefoot.calibrators.calibration import (
     evidence_from,
     facts_from,
     fit_without_zeros,
+    naming_classes,
     positive,
 )
 from surefoot.calibrators.search import (
@@ -25,14 +26,17 @@ from surefoot.calibrators.search import (
 )
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
+from surefoot.predictions.arrays import as_numpy
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions, as_numpy
+from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.validate import as_floats
 
 FEW_ROWS = 200
 MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
+WORSE_ECE = 0.01  # the same where probabilities are exactly 0: T is not used
+WEIGHTS = (1e-100, 1e100)  # whose squares and sums neither vanish nor overflow
 UNKNOWN = 100  # an interval whose ends differ by this factor or more says nothing: T is not used
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
 
@@ -76,24 +80,39 @@ class Temperature(SingleTemperature):
     at_bound: bool = False
     separable: bool = False  # every label is predicted correctly
     flat: bool = False  # all logits of a row are equal: no T changes anything, and 1 is taken
-    # The fitted T that was not used, as it is below 1 or unknown; low and high are its interval
+    # The fitted T that was not used, as it is below 1, unknown or worse; low and high are its interval
     declined: float | None = None
+    ece_declined: float | None = None  # the ECE with it, if that is why
 
     @property
     def is_unknown(self) -> bool:
         """Whether the interval spans orders of magnitude."""
         return self.at_bound or self.high >= UNKNOWN * self.low
 
+    @property
+    def raises_ece(self) -> bool:
+        """Whether probabilities with exact zeros end up with a clearly higher ECE."""
+        if self.evidence is None or self.lowest_probability is None:
+            return False
+        clearly = max(WORSE_ECE, 0.5 / math.sqrt(self.n))  # the standard error of an accuracy of one half
+        return self.evidence.ece_after > self.evidence.ece_before + clearly
+
     def cautious(self) -> Self:
-        """T = 1 where the interval spans orders of magnitude; the fitted T is then declined."""
-        if not self.is_unknown or self.declined is not None or self.temperature == 1:
+        """T = 1 where the interval spans orders of magnitude or the ECE rises: the fitted T is declined."""
+        if self.declined is not None or self.temperature == 1 or not (self.is_unknown or self.raises_ece):
             return self
+        ece_declined = self.evidence.ece_after if self.evidence is not None and not self.is_unknown else None
         unchanged = None
         if self.evidence is not None:
             before = self.evidence.nll_before, self.evidence.ece_before
             unchanged = replace(self.evidence, nll_after=before[0], ece_after=before[1])
         return replace(
-            self, temperature=1.0, declined=self.temperature, evidence=unchanged, lowest_probability=None
+            self,
+            temperature=1.0,
+            declined=self.temperature,
+            ece_declined=ece_declined,
+            evidence=unchanged,
+            lowest_probability=None,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,15 +129,17 @@ class Temperature(SingleTemperature):
             "separable": self.separable,
             "flat": self.flat,
             "declined": self.declined,
+            **({} if self.ece_declined is None else {"ece_declined": self.ece_declined}),
             "evidence": None if self.evidence is None else self.evidence.to_dict(),
             "remarks": self.remarks(),
         }
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values; a declined T is below 1 or unknown, and 1 is used instead."""
+        """From plain values; a declined T is below 1, unknown or worse, and 1 is used instead."""
         value = positive(document, "temperature")
         declined = None if document.get("declined") is None else positive(document, "declined")
+        of_ece = None if document.get("ece_declined") is None else positive(document, "ece_declined")
         if declined is not None and (value != 1 or (declined >= 1 and "interval" not in document)):
             raise _wrongly_declined(value, declined)
         low, high = (document["interval"][name] for name in ("low", "high"))
@@ -127,25 +148,29 @@ class Temperature(SingleTemperature):
             low=float(low),
             high=math.inf if high is None else float(high),
             declined=declined,
+            ece_declined=of_ece,
             **facts_from(document),
         )
-        if declined is not None and declined >= 1 and not result.is_unknown:
+        if declined is not None and declined >= 1 and of_ece is None and not result.is_unknown:
             raise _wrongly_declined(value, declined)
         return result
 
+    @property
+    def _why_declined(self) -> str:
+        if self.is_unknown:
+            return "uncertain"
+        return "below 1" if self.ece_declined is None else "worse for the ECE"
+
     def details(self) -> dict[str, float]:
         """The declined T."""
-        if self.declined is None:
-            return {}
-        return {"declined, as uncertain:" if self.is_unknown else "declined, as below 1:": self.declined}
+        return {} if self.declined is None else {f"declined, as {self._why_declined}:": self.declined}
 
     def lines(self) -> list[str]:
         """The T with its interval."""
         ends = "" if self.at_bound else f" (95% interval {self.low:.5g} to {self.high:.5g})"
-        if self.declined is not None and self.is_unknown:
-            return [f"T = 1, because the fitted T = {self.declined:.5g}{ends} is uncertain, n = {self.n:,}"]
         if self.declined is not None:
-            return [f"T = 1, because the fitted T = {self.declined:.5g}{ends} is below 1, n = {self.n:,}"]
+            fitted = f"the fitted T = {self.declined:.5g}{ends}"
+            return [f"T = 1, because {fitted} is {self._why_declined}, n = {self.n:,}"]
         return [f"T = {self.temperature:.5g}{ends}, n = {self.n:,}"]
 
     def remarks(self) -> list[str]:
@@ -159,6 +184,13 @@ class Temperature(SingleTemperature):
             remarks.append(
                 f"the fitted T = {self.declined:.3g} was not used, as {why} (n = {self.n}): the predictions "
                 "are not changed; use more validation data, or force=True to use it"
+            )
+            return remarks
+        elif self.ece_declined is not None and self.evidence is not None:
+            remarks.append(
+                f"the fitted T = {self.declined:.3g} was not used, as it raises the ECE from "
+                f"{self.evidence.ece_before:.3g} to {self.ece_declined:.3g}: the predictions are not "
+                "changed; the method 'isotonic' may suit them"
             )
             return remarks
         elif self.declined is not None:
@@ -238,7 +270,7 @@ class MemberTemperatures(Calibration):
 
     def scale(self, logits: Any) -> Floats:
         """Bare logits (members, n, classes) as an array, each member divided by its T."""
-        values: Floats = as_numpy(logits)
+        values: Floats = as_numpy("logits", logits)
         return values / np.array(self.temperatures, dtype=values.dtype).reshape(-1, 1, 1)
 
     def parameters(self) -> dict[str, list[float]]:
@@ -283,6 +315,7 @@ class MemberTemperatures(Calibration):
 
 
 @checked
+@naming_classes
 def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Temperature:
     """The T that minimises the unclipped NLL of `val`, exact to 1e-6 and always positive.
 
@@ -293,9 +326,7 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     3.6409569065...
     """
     if val.half_of_smallest() is not None:
-        fitted = fit_without_zeros(fit_temperature, val, weights=weights)
-        assert isinstance(fitted, Temperature)
-        return fitted
+        return fit_without_zeros(fit_temperature, val, weights=weights)
     labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
     facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
     if is_flat(labelled):
@@ -344,6 +375,7 @@ def _least_nll(labelled: Predictions, weights: Array | None) -> _Found:
 
 
 @checked
+@naming_classes
 def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     """A temperature for each member by itself: the paper's ensemble of T-scaled models.
 
@@ -352,9 +384,7 @@ def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
     [3.641, 1.82]
     """
     if val.half_of_smallest() is not None:
-        fitted = fit_without_zeros(fit_member_temperatures, val)
-        assert isinstance(fitted, MemberTemperatures)
-        return fitted
+        return fit_without_zeros(fit_member_temperatures, val)
     return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
 
 
@@ -373,11 +403,12 @@ def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predicti
     if weights is None:
         labelled = only_labelled(val)
         return labelled, np.ones(labelled.n)
-    given: Array = as_floats("weights", as_numpy(weights)).astype(np.float64)
-    allowed = f"allowed: {val.n} finite numbers of 0 or more, not all 0"
+    given: Array = as_floats("weights", as_numpy("weights", weights)).astype(np.float64)
+    lowest, highest = WEIGHTS
+    allowed = f"allowed: {val.n} numbers that are 0 or from {lowest:g} to {highest:g}, not all 0"
     if given.shape != (val.n,):
         raise InputError(f"weights have shape {given.shape}; {allowed}")
-    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
+    wrong = np.flatnonzero(~((given == 0) | ((given >= lowest) & (given <= highest))))
     if len(wrong):
         raise InputError(f"the weight of row {wrong[0]} is {given[wrong[0]]:g}; {allowed}")
     if not given.any():

@@ -167,8 +167,8 @@ def bundle(
     from surefoot.io import read_json
 
     chosen = _chosen(folder, method, task, network)
-    classes = len(chosen.plan.class_names)
-    given = None if thresholds is None else read_thresholds_file(thresholds, classes=classes)
+    names = chosen.plan.class_names
+    given = None if thresholds is None else read_thresholds_file(thresholds, names)
     with progress("scoring and resampling", 2 * resamples) as tick:
         fitted = write_bundle(
             chosen,
@@ -314,8 +314,8 @@ def _rule(thresholds: Path | None, bundle: "Bundle") -> "Rule | None":
 
     if thresholds is None:
         return None
-    classes = len(bundle.class_names)
-    return rule_from(read_thresholds_file(thresholds, classes=classes), classes=classes)
+    names = bundle.class_names
+    return rule_from(read_thresholds_file(thresholds, names), classes=len(names), class_names=names)
 
 
 def serve(

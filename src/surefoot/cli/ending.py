@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from typer.core import TyperGroup
 
 from surefoot import __version__
+from surefoot.cli.terminal import remarks_as_notes
 from surefoot.errors import InputError, described
 from surefoot.text import sentence
 
@@ -33,7 +34,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         try:
-            return super().invoke(ctx)
+            with remarks_as_notes():
+                return super().invoke(ctx)
         except (EOFError, KeyboardInterrupt, OSError, SystemExit) as error:
             raise _PassedError from error
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from surefoot.streaming.workflow import ScannedPredictions
 
 StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
+GroupBy = Annotated[
+    str | None,
+    typer.Option(help="Column of groups, such as persons: rows of one group are not independent."),
+]
 Cache = Annotated[Path | None, typer.Option(help="The folder for decoded images.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
@@ -134,6 +138,11 @@ def read(path: Path, group_by: str | None = None) -> "Predictions":
         predictions = read_predictions(path)
     if predictions.always_one_label():
         echo(ONE_HOT.format(path), err=True)
+    return grouped(predictions, path, group_by)
+
+
+def grouped(predictions: "Predictions", path: Path, group_by: str | None) -> "Predictions":
+    """Grouped by a column, if one is given."""
     try:
         return predictions if group_by is None else predictions.grouped_by(group_by)
     except InputError as error:

@@ -193,7 +193,7 @@ def _show_experiment(name: str) -> None:
 
     experiment = resolved(experiment_named(name))
     comment = f"experiment {experiment.name}, as it would run"
-    typer.echo(toml_text(experiment.as_dict(), comment=comment), nl=False)
+    echo(*toml_text(experiment.as_dict(), comment=comment).rstrip("\n").split("\n"))
 
 
 def _show_method(name: str) -> None:
@@ -226,7 +226,8 @@ def _show_run(name: str, store: "Store") -> None:
 
     folder = run_folder(store, name)
     experiment, plans = read_folder(folder)
-    typer.echo(toml_text(experiment.as_dict(), comment=f"run {folder.name}, as it was run"), nl=False)
+    text = toml_text(experiment.as_dict(), comment=f"run {folder.name}, as it was run")
+    echo(*text.rstrip("\n").split("\n"))
     report = folder / "report.json"
     if report.is_file() and (fitted := _fitted(report)) is not None:
         print_tables([fitted])

@@ -2,13 +2,14 @@
 
 import json
 import sys
+import warnings
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import input_files, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import GroupBy, grouped, input_files, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
@@ -58,6 +59,7 @@ def monitor(
             "checks stricter."
         ),
     ] = None,
+    group_by: GroupBy = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a page (HTML).")] = None,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the result.")
@@ -79,6 +81,7 @@ def monitor(
     refuse_wrong_outputs(inputs, [history, output])
     refuse_missing(calibration, thresholds)
     from surefoot.cli.terminal import busy, print_sentences, print_tables
+    from surefoot.deploy.groups import RepeatedRows
     from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
     from surefoot.deploy.workflow import Checked
     from surefoot.deploy.workflow import monitor as check_predictions
@@ -88,6 +91,7 @@ def monitor(
     with busy(f"reading {reference} and {current}"):
         familiar = read_predictions(reference, unlabelled=kind)
         unlabelled = read_predictions(current, unlabelled=familiar.kind)
+    familiar, unlabelled = grouped(familiar, reference, group_by), grouped(unlabelled, current, group_by)
     from surefoot.report.monitor import monitor_table, write_monitor_page
 
     def show(checked: Checked) -> None:
@@ -106,18 +110,19 @@ def monitor(
             print_tables([monitor_table(checked.check)])
         sys.stdout.flush()
 
-    check = check_predictions(
-        familiar,
-        unlabelled,
-        calibration=fitted,
-        thresholds=chosen,
-        alpha=alpha,
-        bound=bound,
-        history=history,
-        first_share=first_share,
-        source=path_text(current),
-        on_check=show,
-    )
+    with warnings.catch_warnings(action="ignore", category=RepeatedRows):  # they are in the verdict
+        check = check_predictions(
+            familiar,
+            unlabelled,
+            calibration=fitted,
+            thresholds=chosen,
+            alpha=alpha,
+            bound=bound,
+            history=history,
+            first_share=first_share,
+            source=path_text(current),
+            on_check=show,
+        )
     if output is not None:
         echo(f"page: {output}", err=True)
     if check.alarm:

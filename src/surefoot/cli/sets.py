@@ -1,11 +1,12 @@
 """`surefoot sets`: prediction sets that contain the true class with a stated probability."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from surefoot.cli.inputs import input_files, read, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import GroupBy, input_files, read, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo_written
 from surefoot.errors import InputError
 
@@ -29,6 +30,7 @@ def sets(
     calibration: Annotated[
         Path | None, typer.Option(help="Calibrate first with this file, fitted on other rows.")
     ] = None,
+    group_by: GroupBy = None,
 ) -> None:
     """Choose conformal prediction sets, which contain the true class with a stated probability."""
     if output is not None and output.suffix.lower() in (".npz", ".parquet", ".csv"):
@@ -39,16 +41,18 @@ def sets(
     refuse_wrong_outputs([*input_files(val, familiar_test, unfamiliar), calibration], [output])
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import print_sentences, print_tables
+    from surefoot.deploy.groups import RepeatedRows
     from surefoot.deploy.sets import choose_sets, save_sets
     from surefoot.report.sets import sets_table, sets_verdict
 
-    chosen = choose_sets(
-        read(val),
-        coverage=coverage,
-        familiar_test=None if familiar_test is None else read(familiar_test),
-        unfamiliar=None if unfamiliar is None else read(unfamiliar),
-        calibration=None if calibration is None else load_calibration(calibration),
-    )
+    with warnings.catch_warnings(action="ignore", category=RepeatedRows):  # they are in the verdict
+        chosen = choose_sets(
+            read(val, group_by),
+            coverage=coverage,
+            familiar_test=None if familiar_test is None else read(familiar_test, group_by),
+            unfamiliar=None if unfamiliar is None else read(unfamiliar, group_by),
+            calibration=None if calibration is None else load_calibration(calibration),
+        )
     if output is not None:
         save_sets(chosen, output)
     print_sentences(sets_verdict(chosen))

@@ -4,6 +4,7 @@ import inspect
 import os
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from surefoot.errors import Remark
 from surefoot.io import all_or_none
 from surefoot.text import visible
 
@@ -45,6 +47,24 @@ def with_quiet(command: Callable[..., None]) -> Callable[..., None]:
     wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {**command.__annotations__, "quiet": kind}
     return wrapped
+
+
+@contextmanager
+def remarks_as_notes() -> Iterator[None]:
+    """A block whose remarks are printed as notes, each once."""
+    said, shown = set(), warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, Remark):
+            shown(message, category, *where, **more)
+        elif str(message) not in said:
+            said.add(str(message))
+            echo(f"note: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Remark)
+        warnings.showwarning = show
+        yield
 
 
 def echo_written(line: str) -> None:

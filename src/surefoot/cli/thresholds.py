@@ -1,11 +1,12 @@
 """`surefoot thresholds`: which confidence is high enough to accept a prediction."""
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import input_files, read, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import GroupBy, input_files, read, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError
 from surefoot.io import all_or_none
@@ -63,6 +64,7 @@ def thresholds(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random split of VAL.")] = 0,
     for_class: ClassName = None,
     per: Per = None,
+    group_by: GroupBy = None,
     html: Page = None,
 ) -> None:
     """Choose confidence thresholds to accept, review or reject, with a guarantee on familiar data."""
@@ -73,13 +75,15 @@ def thresholds(
     refuse_missing(calibration)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.thresholds import Thresholds, save_thresholds, split_rows
+    from surefoot.deploy.groups import RepeatedRows, repeated_sentences, split_rows
+    from surefoot.deploy.thresholds import Thresholds, save_thresholds
     from surefoot.deploy.workflow import choose_thresholds
 
-    predictions = {name: read(path) for name, path in paths.items()}
+    predictions = {name: read(path, group_by) for name, path in paths.items()}
     fitted = None if calibration is None else load_calibration(calibration)
     _note_rows(predictions["val"], fitted)
-    with busy("choosing"):
+    # Warnings are in the verdict.
+    with busy("choosing"), warnings.catch_warnings(action="ignore", category=RepeatedRows):
         chosen = choose_thresholds(
             predictions["val"],
             target_error=target_error,
@@ -94,7 +98,9 @@ def thresholds(
             per=per,
         )
     if not isinstance(chosen, Thresholds):
-        echo(f"{chosen.sentence}: use that as --target-error, or more rows; nothing was written", err=True)
+        echo(f"{chosen.sentence}: {chosen.advice('--target-error')}; nothing was written", err=True)
+        for warning in repeated_sentences(chosen.repeated):
+            echo(warning, err=True)
         raise typer.Exit(1)
     sources = {name: path_text(path) for name, path in paths.items()}
     from surefoot.report.thresholds import thresholds_table, thresholds_verdict

@@ -65,11 +65,12 @@ def train(
     """Train networks and save their weights and logits. The same command resumes where it was stopped."""
     _refuse_missing_files(task, recipe, weights)
     from surefoot.cli.progress import watch
+    from surefoot.recipes.own_code import with_code
     from surefoot.workers.jobs import jobs_of
     from surefoot.workers.local import default_workers, execute
 
     chosen = device_named(device)
-    jobs = jobs_of(_recipe(recipe, values, weights), range(members))
+    jobs = jobs_of(with_code(_recipe(recipe, values, weights)), range(members))
     order = _order(task, root, jobs, store, cache, weights, chosen)
     with stoppable(), watch(order, title=task) as on_event:
         execute(order, workers=workers or default_workers(chosen), on_event=on_event)
@@ -243,11 +244,12 @@ def _tune_recipe(
         recipe_document,
         trials_csv,
     )
+    from surefoot.recipes.own_code import with_code
     from surefoot.report.tables import to_markdown
     from surefoot.tasks import task_named
     from surefoot.workers.local import default_workers
 
-    task = task_named(order.task, root=order.root_path)
+    task, base = task_named(order.task, root=order.root_path), with_code(base)
     if isinstance(tried, Path):
         recipes = read_candidates(tried, base)
     else:

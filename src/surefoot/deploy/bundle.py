@@ -32,7 +32,7 @@ from surefoot.deploy.model import (
     from_array,
 )
 from surefoot.deploy.modules import module_of
-from surefoot.deploy.own_code import SOURCE, BundledSource, is_own_code, is_source
+from surefoot.deploy.own_code import SOURCE, BundledSource, is_source, not_searched
 from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels, reason_of
@@ -42,9 +42,10 @@ from surefoot.networks.backbones import build_network
 from surefoot.networks.external import Importing
 from surefoot.novelty import logits_score
 from surefoot.predictions.files import read_predictions
-from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.labels import LabelKind, short
 from surefoot.predictions.novelty import Scale
 from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.own_code import is_own_code, refuse_other_code
 from surefoot.recipes.recipe import Recipe
 from surefoot.tasks.features import Encoding, encoding_from
 from surefoot.text import count_of
@@ -206,6 +207,12 @@ class Bundle:
             passes = [one_pass(network, inputs, features=features) for network in self.networks]
             logits = torch.stack([logits for logits, _ in passes]).float().cpu()
             inner = [found for _, found in passes if found is not None]
+        wrong = int((~torch.isfinite(logits)).any(dim=(0, 2)).sum())
+        if wrong:
+            raise InputError(
+                f"the networks' outputs are not finite for {wrong} of {len(inputs)} samples; allowed: "
+                "samples closer to those of training"
+            )
         novelty = self.novelty.of(logits, self.kind)
         scale = self.novelty.scale
         predictions = Predictions.from_logits(
@@ -276,9 +283,9 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
         if about["format"] != FORMAT:
             raise InputError(f"format {about['format']!r} is not one this version reads; allowed: {FORMAT}")
         source = _checked_files(folder, about["files"])
-        importing = BundledSource(source, folder).import_module if allow_code else None
-        bundle = _bundle(folder, about, importing)
-        _check_outputs(bundle)
+        with not_searched(folder):
+            bundle = _bundle(folder, about, BundledSource(source, folder) if allow_code else None)
+            _check_outputs(bundle)
         return bundle
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
@@ -286,7 +293,7 @@ def load_bundle(path: str | Path, *, allow_code: bool = False) -> Bundle:
         raise InputError(f"{folder / BUNDLE} is damaged: missing or wrong {error}; {AGAIN}") from error
 
 
-def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) -> Bundle:
+def _bundle(folder: Path, about: dict[str, Any], source: BundledSource | None) -> Bundle:
     shape = tuple(int(side) for side in about["input"]["shape"])
     names = tuple(str(name) for name in about["class_names"])
     prepared = about["preprocessing"]
@@ -313,12 +320,14 @@ def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) ->
             shape=shape,
             kind=kind,
             key=str(each["key"]),
-            importing=importing,
+            source=source,
         )
         for i, (each, recipe) in enumerate(zip(about["networks"], recipes, strict=True))
     ]
     fitted = _read_json(folder / CALIBRATION, "a calibration file")
     calibration = None if fitted["kind"] == "none" else load_calibration(folder / CALIBRATION)
+    if calibration is not None and calibration.class_names is None:  # written before it named them
+        calibration = replace(calibration, class_names=names)
     if _is_inside(calibration, networks):
         assert calibration is not None
         for network in networks:
@@ -327,7 +336,8 @@ def _bundle(folder: Path, about: dict[str, Any], importing: Importing | None) ->
     scale, familiar = fitted["novelty"]["scale"], fitted["novelty"].get("familiar")
     thresholds = None
     if THRESHOLDS in about["files"]:
-        thresholds = rule_from(_read_json(folder / THRESHOLDS, "a thresholds file"), classes=len(names))
+        document = _read_json(folder / THRESHOLDS, "a thresholds file")
+        thresholds = rule_from(document, classes=len(names), class_names=names)
     reference = read_predictions(folder / REFERENCE) if REFERENCE in about["files"] else None
     bundle = Bundle(
         about=about,
@@ -374,6 +384,9 @@ def _check_parts(bundle: Bundle) -> None:
             raise InputError(f"T inside {fitted.needs_members} samples for {got}; allowed: as many")
     elif fitted is not None and fitted.needs_members not in (None, members):
         raise InputError(f"a calibration of {fitted.needs_members} members for {networks}; allowed: as many")
+    if fitted is not None and fitted.class_names != bundle.class_names:
+        classes = short(fitted.class_names), short(bundle.class_names)
+        raise InputError(f"{CALIBRATION} is for {classes[0]}, and {BUNDLE} has {classes[1]}; must be equal")
     reference = bundle.reference
     if reference is not None and (reference.kind, reference.class_names) != (bundle.kind, bundle.class_names):
         raise InputError(f"{REFERENCE} has predictions of another classifier")
@@ -414,19 +427,21 @@ def restored_network(
     shape: tuple[int, ...],
     kind: LabelKind,
     key: str,
-    importing: Importing | None,
+    source: BundledSource | None,
 ) -> nn.Module:
     """A network of that recipe with these weights, as its variant is deployed.
 
-    A user's own function is imported by `importing`; None: it is not allowed.
+    A user's own function is imported from `source`, if it is the one of the weights; None: it is not allowed.
     """
-    if not is_own_code(recipe):
-        importing = import_module
-    elif importing is None:
-        raise InputError(
-            f"network {recipe.network!r} is your own code, and runs when the bundle is loaded; "
-            "needed: allow_code=True (--allow-code), if you trust it"
-        )
+    importing: Importing = import_module
+    if is_own_code(recipe):
+        if source is None:
+            raise InputError(
+                f"network {recipe.network!r} is your own code, and runs when the bundle is loaded; "
+                "needed: allow_code=True (--allow-code), if you trust it"
+            )
+        refuse_other_code(recipe, source.code_of(recipe.network), AGAIN)
+        importing = source.import_module
     try:
         options = network_options(recipe, shape)
         start = Generator().manual_seed(0)

@@ -20,14 +20,17 @@ from surefoot.deploy.model import (
     model_outputs,
     moved,
 )
-from surefoot.errors import InputError
+from surefoot.errors import InputError, shown
+from surefoot.predictions.arrays import as_numpy
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.validate import as_rectangle
 from surefoot.text import count_of
 from surefoot.training.predict import evaluating
 
 LABELS = ("labels", "label")  # their names in a batch that is a mapping
 ROWS_AT_ONCE = 256
+ROWS_OF_SCIKIT = 2**14  # a forest of 500 trees takes 40 ms a call, however few the rows
 
 
 @overload
@@ -106,23 +109,28 @@ def calibrate(
         options["reference"] = predictions_of(reference, val)
     fitted = fit_calibration(method, predictions, force=force, **options)
     report = Report.of(fitted)
-    if fitted.single_temperature is None:
+    if not (fitted.averages_members and fitted.temperatures):
         return CalibratedBy(model, fitted, report=report)
-    return Calibrated(model, fitted.single_temperature, kind=predictions.kind, report=report)
+    lowest, kind = fitted.lowest_probability, predictions.kind
+    return Calibrated(model, fitted.temperatures[0], kind=kind, lowest_probability=lowest, report=report)
 
 
 @checked
 def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _: None) -> Predictions:
     """A model's predictions of held-out data.
 
-    `val` is a loader or a pair of arrays, as for `calibrate`; the model runs in evaluation mode.
+    `val` is a loader or a pair of arrays, as for `calibrate`; the model runs in evaluation mode. Text classes
+    of a scikit-learn classifier become `class_names`.
 
     >>> predictions_of(torch.nn.Identity(), (torch.eye(3), torch.tensor([0, 1, 1])))
     Predictions(one_label, members=1, n=3, classes=3)
     """
     logits: list[Tensor] = []
     labels: list[NDArray[Any]] = []
-    for inputs, given in _batches(val):
+    names: list[str] | None = None
+    for inputs, given in _batches(
+        val, ROWS_AT_ONCE if isinstance(model, torch.nn.Module) else ROWS_OF_SCIKIT
+    ):
         many = given.ndim == 2 and given.shape[1] > 1
         module = as_module(model, LabelKind.MANY_LABELS if many else LabelKind.ONE_LABEL)
         scikit = next((part for part in module.modules() if isinstance(part, ScikitModel)), None)
@@ -131,21 +139,22 @@ def predictions_of(model: Any, val: Any, tick: Callable[[int], None] = lambda _:
         if len(outputs) != len(given):
             got = f"{count_of(len(given), 'label')} and {count_of(len(outputs), 'logit')}"
             raise InputError(f"a batch has {got}; the numbers must be equal")
-        logits.append(outputs if outputs.ndim == 2 else outputs.unsqueeze(1))
+        logits.append((outputs if outputs.ndim == 2 else outputs.unsqueeze(1)).clone())
         labels.append(given if scikit is None else scikit.label_indices(given))
+        names = None if scikit is None else scikit.class_names
         tick(len(outputs))
     if not logits:
         raise InputError("the loader gave no batch; needed: held-out samples with their labels")
-    return Predictions.from_logits(torch.cat(logits), np.concatenate(labels))
+    return Predictions.from_logits(torch.cat(logits), np.concatenate(labels), class_names=names)
 
 
-def _batches(val: Any) -> Iterator[tuple[Any, Any]]:
+def _batches(val: Any, rows: int) -> Iterator[tuple[Any, Any]]:
     """Inputs and labels, batch by batch."""
     if isinstance(val, tuple) and len(val) == 2 and hasattr(val[0], "shape"):
-        samples, labels = val
-        for start in range(0, samples.shape[0], ROWS_AT_ONCE):
-            part = slice(start, start + ROWS_AT_ONCE)
-            yield samples[part], _array(labels)[part]
+        samples, labels = val[0], _array(val[1])
+        for start in range(0, samples.shape[0], rows):
+            part = slice(start, start + rows)
+            yield samples[part], labels[part]
         return
     if not isinstance(val, Iterable) or isinstance(val, Mapping | str | Tensor | np.ndarray):
         instead = "; for Predictions: fit_calibration" if isinstance(val, Predictions) else ""
@@ -172,5 +181,11 @@ def _inputs_and_labels(batch: Any) -> tuple[Any, Any]:
 
 
 def _array(labels: Any) -> NDArray[Any]:
-    """Labels on the CPU, from a tensor, an array, a list or a column of a table."""
-    return np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
+    """A copy of labels on the CPU, from a tensor, an array, a list or a column of a table.
+
+    A loader may fill the same memory for the next batch.
+    """
+    array = np.array(as_rectangle("labels", as_numpy("labels", labels)))
+    if not array.ndim:
+        raise InputError(f"the labels of a batch are {shown(labels)}; allowed: a label for each row")
+    return array

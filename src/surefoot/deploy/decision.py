@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.calibrators import calibration_from
-from surefoot.errors import InputError
+from surefoot.errors import InputError, remark
 from surefoot.intervals import Proportion
 from surefoot.io import read_json
+from surefoot.predictions.classes import class_names_from, class_order
+from surefoot.predictions.labels import short
 
 ACCEPT, REVIEW, REJECT = "accept", "review", "reject"
 ABOVE_ONE = 1e-9  # that a threshold may be: to accept nothing it is a step above the highest confidence
@@ -37,18 +39,20 @@ class Rule:
         return REJECT if confidence < self.reject else REVIEW
 
 
-def read_thresholds_file(path: Path, *, classes: int) -> dict[str, Any]:
-    """The JSON object in a file of thresholds, which are valid and for that number of classes."""
+def read_thresholds_file(path: Path, class_names: tuple[str, ...]) -> dict[str, Any]:
+    """The JSON object in a file of thresholds, which are valid and for these classes."""
     document = read_json(path, "a thresholds file")
     try:
-        rule_from(document, classes=classes)
+        rule_from(document, classes=len(class_names), class_names=class_names)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     assert isinstance(document, dict)
+    if "kind" in document and document.get("class_names") is None:  # not one that was written by hand
+        remark(f"no class names in {path}: its thresholds are taken to be for {short(class_names)}")
     return document
 
 
-def rule_from(document: Any, *, classes: int) -> Rule:
+def rule_from(document: Any, *, classes: int, class_names: tuple[str, ...] | None = None) -> Rule:
     """From plain values; null means that nothing is accepted, or that nothing is rejected."""
     if not isinstance(document, Mapping):
         raise InputError("no thresholds; needed: an object with 'accept' and 'reject'")
@@ -60,6 +64,9 @@ def rule_from(document: Any, *, classes: int) -> Rule:
         raise InputError(f"thresholds per {document['per']!r}; needed: one pair of thresholds for all rows")
     if document.get("classes", classes) != classes:
         raise InputError(f"thresholds for {document['classes']} classes, and the bundle has {classes}")
+    names = class_names_from(document)
+    if None not in (names, class_names):
+        class_order(names, class_names, "the thresholds")
     for name in (ACCEPT, REJECT):
         if name not in document:
             raise InputError(f"no threshold {name!r}; needed: a confidence from 0 to 1, or null for none")

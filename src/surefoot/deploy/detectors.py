@@ -5,12 +5,13 @@ kernel, or whitened features. So one matrix product gives its statistic for many
 Independent kinds of evidence add up (Fisher 1932): the most significant score of the outputs, and the
 features. Without features, the smaller of the scores' p-value and the weighted one of any change of the
 outputs is the result. The same permutations calibrate every step (Westfall & Young 1993), so it is exact for
-any distribution, if the rows are exchangeable. Why so: benchmarks/results/monitor.md.
+any distribution, if the rows are exchangeable. Why so: benchmarks/results/monitor.md. Rows of one group are
+not: then whole groups are permuted (`Detector.of_groups`; benchmarks/results/groups.md).
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
 from surefoot.predictions.novelty import average_ranks
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.outcomes import Array, Index
 
 ANY_CHANGE = 1 / 16  # weight of any change of the outputs; the other detectors are for unfamiliar data
 TOGETHER = "together"  # the result of all detectors
@@ -57,14 +58,45 @@ class Detector:
     """
 
     name: str
-    columns: Array  # (rows, d)
+    columns: Array  # (rows, d); or (groups, d): means times `mass`
     role: Role = Role.SCORE
     weight: float = 1.0  # of one that is ALONE: its p-value counts as p / weight
+    mass: Array | None = None  # (groups,): as how many independent rows each counts
+
+    def of_groups(self, group_of: Index) -> "Detector":
+        """The same for whole groups: their means, each weighted by how many independent rows it is worth.
+
+        m rows with the correlation r within a group are worth m / (1 + (m - 1) r). So the variance of a
+        side's mean is in proportion to 1 / its mass: groups of other sizes on one side are no shift. r is
+        estimated from all rows (analysis of variance), so it does not depend on which groups are current.
+        """
+        size = np.bincount(group_of)
+        rows, groups = len(group_of), len(size)
+        centred = self.columns - self.columns.mean(axis=0)
+        means = np.stack([np.bincount(group_of, values) for values in centred.T], axis=1) / size[:, None]
+        between = float(size @ (means**2).sum(axis=1))
+        within = float((centred**2).sum()) - between
+        mean_within, mean_between = within / max(1, rows - groups), between / max(1, groups - 1)
+        usual = (rows - float(size @ size) / rows) / max(1, groups - 1)
+        total = mean_between + (usual - 1) * mean_within
+        correlation = min(1.0, max(0.0, (mean_between - mean_within) / total)) if total > 0 else 1.0
+        mass = size / (1 + (size - 1) * correlation)
+        return replace(self, columns=means * mass[:, None], mass=mass)
+
+    @property
+    def summed(self) -> Array:
+        """What is added up over the current rows: the columns, then the mass of groups."""
+        return self.columns if self.mass is None else np.column_stack([self.columns, self.mass])
 
     def statistic(self, sums: Array, n: int) -> Array:
-        """From the sums (permutations, d) over n current rows; larger is more evidence."""
-        rows = len(self.columns)
-        difference: Array = sums / n - (self.columns.sum(axis=0) - sums) / (rows - n)
+        """From the sums (permutations, d) of `summed` over n current rows; larger is more evidence."""
+        total: Array = self.columns.sum(axis=0)
+        if self.mass is None:
+            difference: Array = sums / n - (total - sums) / (len(self.columns) - n)
+        else:
+            sums, now = sums[:, :-1], sums[:, -1:]
+            before = self.mass.sum() - now
+            difference = (sums / now - (total - sums) / before) * np.sqrt(now * before)
         if difference.shape[1] == 1:
             return difference[:, 0]
         squares: Array = (difference**2).sum(axis=1)
@@ -75,8 +107,13 @@ class Detector:
         if self.columns.shape[1] > 1:
             return NAN
         values, rows = self.columns[:, 0], len(self.columns)
-        deviation = float(np.sqrt(n * (rows - n) / rows * values.var(ddof=1)))
-        z = float(values[-n:].sum() - n * values.mean()) / deviation
+        if self.mass is None:
+            deviation = float(np.sqrt(n * (rows - n) / rows * values.var(ddof=1)))
+            z = float(values[-n:].sum() - n * values.mean()) / deviation
+        else:
+            centred = values / self.mass - values.sum() / self.mass.sum()
+            variance = float(self.mass @ centred**2) / (rows - 1) * self.mass.sum()
+            z = float(self.statistic(self.summed[-n:].sum(axis=0, keepdims=True), n)[0] / np.sqrt(variance))
         return math.erfc(z / math.sqrt(2)) / 2  # exact far out in the tail, where 1 - cdf is 0
 
 
@@ -122,12 +159,15 @@ def label_uncertainty(reference: Array, current: Array) -> tuple[Array, Array]:
 
 
 def class_cosine(
-    name: str, features: tuple[Array, Array], classes: tuple[NDArray[np.int64], NDArray[np.int64]]
+    name: str,
+    features: tuple[Array, Array],
+    classes: tuple[NDArray[np.int64], NDArray[np.int64]],
+    group_of: Index | None = None,
 ) -> list[Detector]:
     """Whether rows are less similar to the other rows of their class: the mean rank of a cosine distance.
 
-    Between the direction of a row's features, less the mean direction, and the sum of those of the other
-    rows of its class, in both files together, so it does not depend on which rows are current.
+    Between the direction of a row's features, less the mean direction, and the sum of those of the rows of
+    its class and of other groups, in both files together, so it does not depend on which rows are current.
     """
     both, of = np.concatenate(features), np.concatenate(classes)
     if len(both) > MOST_ROWS:
@@ -135,7 +175,13 @@ def class_cosine(
     directions = _unit(_unit(both) - _unit(both).mean(axis=0))
     sums = np.zeros((of.max() + 1, both.shape[1]))
     np.add.at(sums, of, directions)
-    distance = -(directions * _unit(sums[of] - directions)).sum(axis=1)
+    own = directions
+    if group_of is not None:
+        _, part = np.unique(of * (group_of.max() + 1) + group_of, return_inverse=True)
+        of_part = np.zeros((part.max() + 1, both.shape[1]))
+        np.add.at(of_part, part, directions)
+        own = of_part[part]
+    distance = -(directions * _unit(sums[of] - own)).sum(axis=1)
     if np.ptp(distance) <= LEAST_RANGE:
         return []
     return [Detector(name, average_ranks(distance)[:, None], Role.ADDED)]
@@ -196,7 +242,7 @@ def _median_distance(rows: Array) -> float:
 
 
 def combine(detectors: Sequence[Detector], n: int, *, level: float) -> tuple[Result, ...]:
-    """Each detector for the last n rows, then all of them together.
+    """Each detector for the last n rows or groups, then all of them together.
 
     As many permutations are drawn as the level and the weights need; fewer if they show that it will not be
     reached. If they would take too long, the p-values are asymptotic, without the detectors that have none.
@@ -267,8 +313,8 @@ def _shares_above(evidence: Array) -> Array:
 
 def _statistics(detectors: Sequence[Detector], n: int, permutations: int) -> Array:
     """(1 + permutations, detectors), the observed ones first; rounded, so that equal ones tie."""
-    columns = np.concatenate([each.columns for each in detectors], axis=1)
-    ends = np.cumsum([each.columns.shape[1] for each in detectors])[:-1]
+    columns = np.concatenate([each.summed for each in detectors], axis=1)
+    ends = np.cumsum([each.summed.shape[1] for each in detectors])[:-1]
     sums = np.concatenate(list(_sums(columns, n, permutations)))
     pieces = np.split(sums, ends, axis=1)
     values = np.stack([each.statistic(s, n) for each, s in zip(detectors, pieces, strict=True)], axis=1)

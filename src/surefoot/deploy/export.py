@@ -1,5 +1,6 @@
 """A bundle as one graph, ONNX or torch.export, verified against PyTorch before it is written."""
 
+import io
 import json
 import logging
 import warnings
@@ -154,7 +155,7 @@ def _export(graph: nn.Module, reference: Run, given: Input, output: Path, facts:
         try:
             write(graph, given, temporary, facts)
             parity = compared(reference, read(temporary, given.name), given)
-        except InputError:
+        except (InputError, OSError):  # the latter: a full disk
             raise
         except Exception as error:  # exporters and runtimes raise errors of any type
             reason = " ".join(str(error).split())[:LONGEST]
@@ -201,7 +202,9 @@ def compared(reference: Run, exported: Run, given: Input) -> Parity:
 
 def _write_pt2(graph: nn.Module, given: Input, path: Path, facts: dict[str, str]) -> None:
     program = torch.export.export(graph, (given.example,), dynamic_shapes=_dynamic(given))
-    torch.export.save(program, path, extra_files={EXTRA: json.dumps(facts, ensure_ascii=False)})
+    written = io.BytesIO()  # torch ends the whole process where it cannot write to a file
+    torch.export.save(program, written, extra_files={EXTRA: json.dumps(facts, ensure_ascii=False)})
+    path.write_bytes(written.getbuffer())
 
 
 def _pt2(path: Path, _name: str) -> Run:

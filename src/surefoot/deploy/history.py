@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from surefoot import __version__
+from surefoot.deploy.groups import groups_document
 from surefoot.deploy.monitor import FIRST_SHARE, Check
 from surefoot.errors import InputError
 from surefoot.io import ClaimedError, locked, parse_json, refuse_special, replacing
@@ -36,6 +37,7 @@ class History:
             "source": source,
             "reference": reference,
             "n": check.n_current,
+            **groups_document(None if check.groups is None else check.groups[1], check.repeated),
             "alpha": check.budget.alpha,
             "level": check.budget.level,
             "first_share": check.budget.first_share,

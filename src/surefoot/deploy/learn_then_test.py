@@ -7,14 +7,21 @@ The level is divided between two procedures, and the union of their results hold
   the top.
 Neither assumes anything about how the error depends on the score; a poor start only costs power.
 Both use the exact binomial test. Angelopoulos et al., Annals of Applied Statistics 2025; arXiv:2110.01052.
+
+Rows of one group are not independent. Then a tenth of the groups decides the start and the candidates, and
+the other groups are tested by `betting`, for a row drawn at random from a new group. Where nearly all groups
+are single rows, the binomial test of a random row of each shows more.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.predictions.outcomes import DECIMALS, Array
+from surefoot.deploy.betting import GroupShares
+from surefoot.deploy.groups import number_of_groups, some_of
+from surefoot.predictions.outcomes import DECIMALS, Array, Index
 
 CANDIDATES = 20
 SEQUENCE_SHARE = 0.8  # of the level, for the sequence
@@ -23,6 +30,7 @@ START_PART = 0.1  # of the rows, to choose the start of the sequence
 STEPS = 200  # cuts of the sequence, equally spaced in rank
 USUAL_RANK = 0.75  # of wrong rows, on average, from the top: the error grows with the square of the rank
 RANK_ROWS = 5  # so many wrong rows is this assumption worth
+FEW_PER_GROUP = 1.5  # rows on average: below it, one of each group is used
 
 Bools = NDArray[np.bool_]
 
@@ -35,6 +43,13 @@ class ErrorTest:
     wrong: Bools
     most: float
     level: float
+    group_of: Index | None = None  # None: rows are independent
+    start: "ErrorTest | None" = None  # groups apart from these, that decide what is tested
+
+    @property
+    def groups(self) -> int:
+        """How many independent groups, or rows, there are."""
+        return number_of_groups(len(self.score), self.group_of)
 
     def above(self, cuts: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """How many rows are above each cut, and how many of them are wrong."""
@@ -45,12 +60,65 @@ class ErrorTest:
 
     def take(self, rows: NDArray[np.int64]) -> "ErrorTest":
         """Some of the rows."""
-        return ErrorTest(self.score[rows], self.wrong[rows], self.most, self.level)
+        group_of = some_of(self.group_of, rows)
+        return ErrorTest(self.score[rows], self.wrong[rows], self.most, self.level, group_of)
+
+    def in_random_order(self, seed: int) -> "ErrorTest":
+        """Groups in the order of the bets, without those that decide the start; or a random row of each."""
+        if self.group_of is None:
+            return self
+        rng = np.random.default_rng([seed, 1])
+        if len(self.score) < FEW_PER_GROUP * self.groups:
+            rows = rng.permutation(len(self.score))
+            return self.take(np.sort(rows[np.unique(self.group_of[rows], return_index=True)[1]]))
+        number = rng.permutation(self.groups)[self.group_of]
+        shuffled, is_start = replace(self, group_of=number), number < max(1, round(START_PART * self.groups))
+        if is_start.all():
+            return self
+        of_start, of_tests = np.flatnonzero(is_start), np.flatnonzero(~is_start)
+        return replace(shuffled.take(of_tests), start=shuffled.take(of_start))
+
+    def reversed(self, most: float) -> "ErrorTest":
+        """The least confident first, and a correct prediction counts as an error."""
+        start = None if self.start is None else self.start.reversed(most)
+        return replace(self, score=-self.score, wrong=~self.wrong, most=most, start=start)
+
+    def candidate_cuts(self) -> Array:
+        """The cuts that are tested together."""
+        return candidate_cuts(self.score if self.start is None else self.start.score)
+
+    def bounds(self, cuts: Array, tails: Array) -> Array:
+        """The upper bound of the error above each cut, which does not hold with a probability of its tail."""
+        from scipy.special import betaincinv
+
+        if self.group_of is not None:
+            pairs = zip(cuts, tails, strict=True)
+            return np.array([self._shares_above(cut).bound(self.most, tail) for cut, tail in pairs])
+        rows, wrong = self.above(cuts)
+        bounds = betaincinv(wrong + 1, np.maximum(rows - wrong, 1), 1 - tails)
+        return np.where(wrong < rows, bounds, 1.0)
+
+    def passing(self, cuts: Array, tail: float) -> int:
+        """How many of the cuts have an error of at most `most` above them, up to the first that fails."""
+        from scipy.special import bdtr
+
+        if self.group_of is not None:
+            shares = map(self._shares_above, cuts)
+            passed = (each.refutes(self.most, each.bets(self.most, tail), tail) for each in shares)
+            return sum(1 for _ in takewhile(bool, passed))
+        rows, wrong = self.above(cuts)
+        p = np.where(rows > 0, bdtr(wrong.astype(float), np.maximum(rows, 1), self.most), 1.0)
+        return int((p <= tail).argmin()) if (p > tail).any() else len(cuts)
+
+    def _shares_above(self, cut: float) -> GroupShares:
+        assert self.group_of is not None
+        above = self.score > cut
+        return GroupShares.of(above.astype(float), (above & self.wrong).astype(float), self.group_of)
 
 
 def valid_cuts(tested: ErrorTest, *, seed: int) -> list[float]:
     """The cuts above which, with probability `level` for all of them at once, at most `most` are wrong."""
-    cuts = candidate_cuts(tested.score)
+    cuts = tested.candidate_cuts()
     bounds = candidate_bounds(tested, cuts)
     return [float(cut) for cut in cuts[bounds <= tested.most]] + _sequence(tested, seed)
 
@@ -63,32 +131,25 @@ def candidate_cuts(score: Array) -> Array:
 
 
 def candidate_bounds(tested: ErrorTest, cuts: Array) -> Array:
-    """The exact upper bound of the error above each candidate's cut; all bounds hold together."""
-    from scipy.special import betaincinv
-
-    rows, wrong = tested.above(cuts)
+    """The upper bound of the error above each candidate's cut; all bounds hold together."""
     tails = np.full(len(cuts), (1 - SEQUENCE_SHARE - ALL_ROWS_SHARE) / (CANDIDATES - 1))
     tails[-1] = ALL_ROWS_SHARE
-    bounds = betaincinv(wrong + 1, np.maximum(rows - wrong, 1), 1 - (1 - tested.level) * tails)
-    return np.where(wrong < rows, bounds, 1.0)
+    return tested.bounds(cuts, (1 - tested.level) * tails)
 
 
 def _sequence(tested: ErrorTest, seed: int) -> list[float]:
     """The cuts from the start of the sequence to the last before the first that fails."""
-    from scipy.special import bdtr
-
-    n = len(tested.score)
-    first = max(1, round(START_PART * n))
-    if first >= n:
-        return []
-    order = np.random.default_rng(seed).permutation(n)
-    for_start, for_tests = tested.take(order[:first]), tested.take(order[first:])
+    for_start, for_tests = tested.start, tested
+    if for_start is None:
+        n = len(tested.score)
+        first = max(1, round(START_PART * n))
+        if first >= n:
+            return []
+        order = np.random.default_rng(seed).permutation(n)
+        for_start, for_tests = tested.take(order[:first]), tested.take(order[first:])
     cuts = _ranked_cuts(for_start.score)
-    start = _start(for_start, len(for_tests.score))
-    rows, wrong = for_tests.above(cuts)
-    p = np.where(rows > 0, bdtr(wrong.astype(float), np.maximum(rows, 1), tested.most), 1.0)
-    passed = p[start:] <= SEQUENCE_SHARE * (1 - tested.level)
-    end = start + int(passed.argmin()) if not passed.all() else STEPS
+    start = _start(for_start, for_tests.groups)
+    end = start + for_tests.passing(cuts[start:], SEQUENCE_SHARE * (1 - tested.level))
     return [float(cut) for cut in cuts[start:end]]
 
 

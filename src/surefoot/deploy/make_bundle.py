@@ -19,7 +19,7 @@ from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
 from surefoot.deploy.model_card import NOVELTY_MEANING, model_card
 from surefoot.deploy.modules import module_of
-from surefoot.deploy.own_code import OwnCode, copy_source, is_own_code, own_code_of
+from surefoot.deploy.own_code import OwnCode, copy_source, own_code_of
 from surefoot.deploy.reference import add_to_reference, row_features, write_reference
 from surefoot.deploy.self_check import differences, rows_of
 from surefoot.errors import InputError
@@ -34,6 +34,7 @@ from surefoot.experiments.plan import MethodPlan, Plan, replanned
 from surefoot.experiments.results import Reader, check_classes, stored_novelty
 from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.own_code import code_of, is_own_code, refuse_other_code
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import save_tensors
 from surefoot.store.files import recovery
@@ -135,6 +136,7 @@ def write_bundle(
         refuse_without_features(chosen)
     with new_folder(folder) as new:
         selected = _run(chosen, run)
+        code = _own_code(selected)
         if selected.calibration is not None:
             module_of(selected.calibration)  # refuses a calibration that cannot be bundled
         _refuse_unscored(chosen, selected)
@@ -152,7 +154,6 @@ def write_bundle(
         }
         tensors = {f"members.{i}.{name}": t for i, each in enumerate(weights) for name, t in each.items()}
         save_tensors(tensors, new / parts.WEIGHTS, {})
-        code = _own_code(selected)
         if code is not None:
             about["own_code"] = code.sentence
             copy_source(code, new)
@@ -217,8 +218,13 @@ def _refuse_unscored(chosen: Chosen, selected: MethodRun) -> None:
 
 
 def _own_code(selected: MethodRun) -> OwnCode | None:
-    names = [spec.recipe.network for spec in selected.specs if is_own_code(spec.recipe)]
-    return own_code_of(names[0]) if names else None  # the networks of one method are built alike
+    """Where the source of the networks is; refused if it is another one than theirs. Not found: no matter."""
+    recipe = selected.specs[0].recipe  # the networks of one method are built alike
+    if not is_own_code(recipe):
+        return None
+    if code := code_of(recipe.network):
+        refuse_other_code(recipe, code, "repeat 'surefoot run', which trains new ones, and bundle those")
+    return own_code_of(recipe.network)
 
 
 def _self_check(chosen: Chosen, selected: MethodRun, folder: Path, *, allow_code: bool) -> dict[str, Any]:
@@ -385,4 +391,4 @@ def _novelty(method: Method, selected: MethodRun, store: Store) -> Novelty:
 
 
 def _write_json(document: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -23,6 +23,7 @@ from surefoot.novelty import logits_score
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.novelty import Scale
 from surefoot.predictions.outcomes import Array
+from surefoot.predictions.validate import check_class_names
 from surefoot.training.average import average_sigmoid, average_softmax
 from surefoot.training.predict import evaluating
 
@@ -108,7 +109,23 @@ class ScikitModel(nn.Module):
         rows = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
         logits = logits_of_rows(self.classifier, rows, self.kind)
         device = samples.device if isinstance(samples, Tensor) else None
-        return torch.as_tensor(logits, dtype=torch.float32, device=device)
+        # As everywhere in float64, in which a forest's equal probabilities stay equal; not every GPU has it.
+        dtype = torch.float64 if device is None or device.type == "cpu" else torch.float32
+        return torch.as_tensor(logits, dtype=dtype, device=device)
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """The classes, if they are text that names of classes can be; numbers are indices, not names."""
+        if self.kind is LabelKind.MANY_LABELS:
+            return None
+        names: list[Any] = np.asarray(self.classifier.classes_).tolist()
+        if not all(isinstance(name, str) for name in names):
+            return None
+        try:
+            check_class_names(names)
+        except InputError:
+            return None
+        return names
 
     def label_indices(self, labels: ArrayLike | Tensor) -> NDArray[Any]:
         """Labels in the classifier's names, as indices of its classes; labels in columns unchanged."""
@@ -203,24 +220,25 @@ def probabilities_of(logits: Tensor, kind: LabelKind) -> Tensor:
 
 
 class RaisedZeros(nn.Module):
-    """Logits whose probabilities are at least `lowest`; the classes are on the last axis."""
+    """Logits whose probabilities are at least `lowest`; the classes are on the last axis, or one logit."""
 
     def __init__(self, lowest: float, kind: LabelKind) -> None:
         super().__init__()
         self.lowest, self.kind = lowest, kind
 
     def forward(self, logits: Tensor) -> Tensor:
-        if self.kind is LabelKind.ONE_LABEL:
-            return logits.log_softmax(dim=-1).clamp(min=math.log(self.lowest))
-        limit = math.log(self.lowest) - math.log1p(-self.lowest)
-        return logits.clamp(limit, -limit)
+        if self.kind is LabelKind.MANY_LABELS:
+            limit = math.log(self.lowest) - math.log1p(-self.lowest)
+            return logits.clamp(limit, -limit)
+        if logits.ndim == 1 or logits.shape[-1] == 1:
+            both: Tensor = self(torch.stack([torch.zeros_like(logits), logits], dim=-1))
+            return (both[..., 1] - both[..., 0]).reshape(logits.shape)
+        return logits.log_softmax(dim=-1).clamp(min=math.log(self.lowest))
 
 
-def raised_zeros(calibration: Calibration | None) -> nn.Module:
+def raised_zeros(lowest: float | None, kind: LabelKind) -> nn.Module:
     """What a calibration does with the logits before anything else."""
-    if calibration is None or calibration.lowest_probability is None:
-        return nn.Identity()
-    return RaisedZeros(calibration.lowest_probability, calibration.label_kind)
+    return nn.Identity() if lowest is None else RaisedZeros(lowest, kind)
 
 
 class Calibrated(CalibratedModule):
@@ -239,6 +257,7 @@ class Calibrated(CalibratedModule):
         temperature: float = 1.0,
         *,
         kind: LabelKind | str = LabelKind.ONE_LABEL,
+        lowest_probability: float | None = None,
         report: Report | None = None,
     ) -> None:
         super().__init__()
@@ -253,10 +272,11 @@ class Calibrated(CalibratedModule):
             device = None
         value = torch.tensor(float(temperature), dtype=torch.float32, device=device)
         self.register_buffer("temperature", value)
+        self.zeros = raised_zeros(lowest_probability, self.kind)
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """z / T, in the shape of z, float32 or float64."""
-        logits = logits_of(self.model(*inputs, **named))
+        logits: Tensor = self.zeros(logits_of(self.model(*inputs, **named)))
         return logits / self.temperature.to(logits)
 
     def extra_repr(self) -> str:
@@ -277,7 +297,8 @@ class CalibratedBy(CalibratedModule):
         self.model = as_module(model, self.kind)
         self.training = self.model.training
         self.report = report
-        self.calibration = nn.Sequential(raised_zeros(calibration), module_of(calibration))
+        zeros = raised_zeros(calibration.lowest_probability, self.kind)
+        self.calibration = nn.Sequential(zeros, module_of(calibration))
         device = device_of(self.model)
         if device is not None and device.type != "meta":
             self.calibration.to(device)
@@ -416,7 +437,7 @@ class CalibratedNetworks(CalibratedModule):
         super().__init__()
         self.kind = kind
         self.networks = nn.ModuleList(networks)
-        self.zeros = raised_zeros(calibration)
+        self.zeros = raised_zeros(None if calibration is None else calibration.lowest_probability, kind)
         self.calibration = nn.Identity() if calibration is None else module_of(calibration)
         self.averages_first = calibration is None or calibration.averages_members
         self.novelty: NoveltyModule | None = None

@@ -11,7 +11,7 @@ from surefoot.deploy.model import Novelty
 from surefoot.deploy.own_code import OwnCode
 from surefoot.evaluation.scores import Evaluation, Score
 from surefoot.experiments.methods import Method
-from surefoot.text import count_of
+from surefoot.text import count_of, visible
 
 CARD_METRICS = ("nll", "brier", "label_error", "ece", "e99")
 NOVELTY_MEANING = (
@@ -37,7 +37,7 @@ def model_card(
     method: Method,
     code: OwnCode | None,
 ) -> str:
-    """Markdown; text from users' files is escaped, our own needs no escaping."""
+    """Markdown; text from users' files is escaped, and no character of it controls a terminal."""
     shape, prepared = " x ".join(str(side) for side in about["input"]["shape"]), about["preprocessing"]
     given = f"points, {shape} numbers each, not preprocessed"
     if about.get("features") is not None:
@@ -47,7 +47,8 @@ def model_card(
         sizes = [f"{name} {prepared[name] or 'not given'}" for name in ("short_side", "resize", "view")]
         given = f"images, as {shape}: {prepared['definition']}, with {', '.join(sizes)}"
     return "\n".join(
-        [
+        visible(line)
+        for line in [
             f"# {_plain(about['task']['name'])}: {method.title}",
             "",
             f"Written by Surefoot {about['surefoot']} from run {about['run']} of experiment "

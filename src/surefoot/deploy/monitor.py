@@ -1,9 +1,11 @@
 """Shift detection: predictions without labels compared with a reference from familiar data."""
 
 import hashlib
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
@@ -24,6 +26,16 @@ from surefoot.deploy.detectors import (
     label_uncertainty,
     mean_change,
 )
+from surefoot.deploy.detectors import Result as CombinedResult
+from surefoot.deploy.findings import NO_INTERVAL, Finding, coverage_of, difference, shift_of, without_means
+from surefoot.deploy.groups import (
+    Grouped,
+    group_numbers,
+    normal_interval,
+    number_of_groups,
+    proportion_of,
+    some_of,
+)
 from surefoot.deploy.parts import PartFinding, holm, part_findings
 from surefoot.deploy.thresholds import Thresholds, confidences
 from surefoot.errors import InputError
@@ -31,13 +43,11 @@ from surefoot.intervals import (
     NAN,
     NORMAL,
     Interval,
-    Proportion,
-    difference_of_proportions,
-    few_samples_factor,
 )
+from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.novelty import average_ranks, energy, neighbour_distances
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.novelty import energy, neighbour_distances
+from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
 from surefoot.text import count_of
@@ -45,7 +55,6 @@ from surefoot.text import count_of
 FEW_ROWS = 50
 POWER = 0.8  # of the smallest drop that a check would have detected
 MOST_UNFAMILIAR = 20  # rows that are listed
-NO_INTERVAL = Interval(NAN)
 NORMAL_CURVE = NormalDist()
 FIRST_SHARE = 6 / np.pi**2  # of alpha, for the first check of a history: 1 / k^2, normalised
 ORDER = ("confidence", "energy", "energy tail", "novelty", "novelty tail", "coverage", "features",
@@ -60,6 +69,7 @@ class Scores:
     novelty: Mapping[str, Array]  # 'energy', and 'novelty' if the file has it
     accepted: Array | None  # 0 or 1 for each row, with thresholds
     surplus: Array | None  # correct (0 or 1) less confidence, for each labelled row; None without labels
+    known: NDArray[np.bool_]  # which rows have a label
     accuracy: Interval  # NaN without labels
     calibrated: bool
     vectors: Array  # (n, classes): average logits
@@ -75,19 +85,15 @@ class Scores:
     def n(self) -> int:
         return len(self.confidence)
 
+    @cached_property
+    def group_of(self) -> Index | None:
+        """The group of each row as a number; None where rows are independent."""
+        return group_numbers(self.groups)
 
-@dataclass(frozen=True)
-class Finding:
-    """One comparison: the means of both sides, their difference, and its p-value."""
-
-    name: str
-    reference: float
-    current: float
-    change: Interval  # current less reference; NaN where no single number is compared
-    distance: float  # Kolmogorov-Smirnov; NaN for a share and for vectors
-    more_novel: Interval  # P(a current row is more novel than one of the reference); NaN for a share
-    p: float
-    adjusted: float  # corrected for all comparisons of the check
+    def grouped(self, values: Array) -> Grouped:
+        """Values of all rows, or of the labelled ones, with their groups."""
+        every = len(values) == self.n
+        return values, self.group_of if every else some_of(self.group_of, self.known)
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,7 @@ class Check(Result):
 
     n_reference: int
     n_current: int
+    groups: tuple[int, int] | None  # of the reference and current, permuted as a whole; None: all are rows
     findings: tuple[Finding, ...]
     parts: tuple[PartFinding, ...]  # of predicted classes and of groups
     unfamiliar: tuple[tuple[str, float], ...]  # the most unfamiliar rows: id, or row number, and score
@@ -142,6 +149,13 @@ class Check(Result):
     smallest_drop: float  # of the estimate that would have been detected with probability POWER
     budget: AlphaBudget
     bound: float | None
+    repeated: str = ""  # a column that repeats although there are no groups
+
+    @property
+    def smallest_p(self) -> float:
+        """The smallest possible p-value: 1 / the number of ways to choose the current rows or groups."""
+        before, now = self.groups or (self.n_reference, self.n_current)
+        return math.exp(math.lgamma(before + 1) + math.lgamma(now + 1) - math.lgamma(before + now + 1))
 
     @property
     def significant(self) -> tuple[Finding, ...]:
@@ -167,27 +181,28 @@ def scores_of(
     novelty = {"energy": energies(predictions)}
     if predictions.novelty is not None:
         novelty["novelty"] = predictions.novelty
-    surplus, accuracy = _against_labels(calibrated)
+    known, surplus, accuracy = _against_labels(calibrated)
     vectors = predictions.average().logits[0].astype(np.float64)
     one_label = predictions.kind is LabelKind.ONE_LABEL
     outcomes = calibrated.outcomes
-    known = one_label and surplus is not None
+    labelled = one_label and surplus is not None
     features = predictions.features
     return Scores(
         confidence=confidences(calibrated),
         novelty=novelty,
         accepted=None if thresholds is None else thresholds.accepted(predictions).astype(float),
         surplus=surplus,
+        known=known,
         accuracy=accuracy,
         calibrated=calibration is not None,
         vectors=vectors,
         probs=predictions.probs(),
         classes=vectors.argmax(axis=1) if one_label else None,
-        labelled=Reference(outcomes.confidence, outcomes.correct.astype(float)) if known else None,
+        labelled=Reference(outcomes.confidence, outcomes.correct.astype(float)) if labelled else None,
         features=None if features is None else features.astype(np.float64),
         ids=predictions.ids,
         groups=predictions.groups,
-        class_names=predictions.class_names or tuple(str(index) for index in range(predictions.classes)),
+        class_names=class_names_of(predictions),
     )
 
 
@@ -202,9 +217,9 @@ def energies(predictions: Predictions) -> Array:
 
 
 def check_shift(
-    reference: Scores, current: Scores, *, budget: AlphaBudget, bound: float | None = None
+    reference: Scores, current: Scores, *, budget: AlphaBudget, bound: float | None = None, repeated: str = ""
 ) -> Check:
-    """Compare the current rows with the reference's."""
+    """Compare the current rows with the reference's; `repeated` is a column that should be their groups."""
     for which, side in (("reference", reference), ("current", current)):
         if side.n < 2:
             raise InputError(f"the {which} predictions have {side.n} row; allowed: two or more")
@@ -215,11 +230,12 @@ def check_shift(
     ids = np.arange(current.n) if current.ids is None else current.ids
     own_accuracy = reference.accuracy
     if reference.surplus is None:
-        own_accuracy = _mean(reference.confidence)
+        own_accuracy = _mean(reference.grouped(reference.confidence))
     tail = max(budget.level / 2, sys.float_info.min)  # of a level so small that half of it may be 0
     return Check(
         n_reference=reference.n,
         n_current=current.n,
+        groups=_numbers_of_groups(reference, current),
         findings=_findings(reference, current, budget.level),
         parts=_parts(reference, current),
         unfamiliar=tuple((str(ids[row]), float(scores[row])) for row in most),
@@ -233,7 +249,15 @@ def check_shift(
         smallest_drop=(NORMAL_CURVE.inv_cdf(POWER) - NORMAL_CURVE.inv_cdf(tail)) * estimated.error,
         budget=budget,
         bound=bound,
+        repeated=repeated,
     )
+
+
+def _numbers_of_groups(reference: Scores, current: Scores) -> tuple[int, int] | None:
+    if reference.group_of is None and current.group_of is None:
+        return None
+    before, now = (number_of_groups(side.n, side.group_of) for side in (reference, current))
+    return before, now
 
 
 def _refuse_other_features(reference: Scores, current: Scores) -> None:
@@ -253,7 +277,9 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
     For many labels, confidence is tested label by label, together with the energy.
     """
     before, now = reference.confidence, current.confidence
-    described = {"confidence": _shift("confidence", before, now, sign=-1)}
+    described = {
+        "confidence": shift_of("confidence", reference.grouped(before), current.grouped(now), sign=-1)
+    }
     many_labels = reference.classes is None
     if many_labels:
         detectors = _scores_of_many_labels(reference, current)
@@ -262,19 +288,37 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
     name = novelty_name(reference, current)
     if name is not None and not (many_labels and name == "energy"):
         before, now = reference.novelty[name], current.novelty[name]
-        described[name] = _shift(name, before, now, sign=1)
+        described[name] = shift_of(name, reference.grouped(before), current.grouped(now), sign=1)
         detectors += higher(name, before, now)
     if reference.accepted is not None and current.accepted is not None:
-        described["coverage"] = _coverage(reference.accepted, current.accepted)
+        described["coverage"] = coverage_of(
+            reference.grouped(reference.accepted), current.grouped(current.accepted)
+        )
         accepted = higher("coverage", -reference.accepted, -current.accepted)[:1]
         detectors += [replace(each, role=Role.SHOWN) for each in accepted]
     of_features = _of_features(reference, current)
     detectors += of_features or kernel_distance("outputs", *_outputs(reference, current))
-    results = {each.name: each for each in combine(detectors, current.n, level=level)} if detectors else {}
-    found = {name: described.get(name, _nothing(name)) for name in (*described, *results)}
+    results = {each.name: each for each in _combined(detectors, reference, current, level)}
+    found = {name: described.get(name, without_means(name)) for name in (*described, *results)}
     for name, each in results.items():
         found[name] = replace(found[name], p=each.p, adjusted=each.adjusted)
     return tuple(found[name] for name in sorted(found, key=ORDER.index))
+
+
+def _combined(
+    detectors: list[Detector], reference: Scores, current: Scores, level: float
+) -> tuple[CombinedResult, ...]:
+    """By permutation of the rows; of whole groups, those of each side being its own, where there are any."""
+    if not detectors:
+        return ()
+    groups = _numbers_of_groups(reference, current)
+    if groups is None:
+        return combine(detectors, current.n, level=level)
+    before, now = (
+        np.arange(side.n) if side.group_of is None else side.group_of for side in (reference, current)
+    )
+    of_row = np.concatenate([before, groups[0] + now])
+    return combine([each.of_groups(of_row) for each in detectors], groups[1], level=level)
 
 
 def _scores_of_many_labels(reference: Scores, current: Scores) -> list[Detector]:
@@ -295,7 +339,10 @@ def _of_features(reference: Scores, current: Scores) -> list[Detector]:
     detectors = mean_change("features", *features)
     if reference.classes is None and detectors:
         most = reference.probs.argmax(axis=1), current.probs.argmax(axis=1)
-        detectors += class_cosine("class cosine", features, most)
+        groups = None
+        if reference.groups is not None and current.groups is not None:
+            groups = group_numbers(np.concatenate([reference.groups, current.groups]))
+        detectors += class_cosine("class cosine", features, most, groups)
     return detectors
 
 
@@ -312,18 +359,14 @@ def _have_energy(reference: Scores, current: Scores) -> bool:
     return all(np.ptp(side.novelty["energy"]) > LEAST_RANGE for side in (reference, current))
 
 
-def _nothing(name: str) -> Finding:
-    """A comparison of vectors, which have no single mean."""
-    return Finding(name, NAN, NAN, NO_INTERVAL, NAN, NO_INTERVAL, 1.0, 1.0)
-
-
 def _parts(reference: Scores, current: Scores) -> tuple[PartFinding, ...]:
     """Predicted classes, and groups where both sides have them, corrected for their number."""
     confidence = reference.confidence, current.confidence
     found: list[PartFinding] = []
     if reference.classes is not None and current.classes is not None:
         names = np.array(reference.class_names)
-        found += part_findings("class", (names[reference.classes], names[current.classes]), confidence)
+        predicted = names[reference.classes], names[current.classes]
+        found += part_findings("class", predicted, confidence, (reference.group_of, current.group_of))
     if reference.groups is not None and current.groups is not None:
         found += part_findings("group", (reference.groups, current.groups), confidence)
     corrected = holm([each.p for each in found])
@@ -355,7 +398,10 @@ def _estimated(reference: Scores, current: Scores) -> Estimated:
     counts FALL_FACTOR times for one label: on unfamiliar data, accuracy falls more than confidence.
     """
     factor, name = (1.0, DIFFERENCE) if reference.classes is None else (FALL_FACTOR, SCALED)
-    fall = _difference(reference.confidence, current.confidence)
+    now = current.grouped(current.confidence)
+    fall = difference(reference.grouped(reference.confidence), now)
+    if np.isnan(fall.low):  # from one group: whatever is possible
+        fall = Interval(fall.value, -1.0, 1.0)
     drop = Interval(*(scaled_fall(each, factor) for each in (fall.value, fall.low, fall.high)))
     known = reference.labelled
     if reference.surplus is None:
@@ -365,12 +411,13 @@ def _estimated(reference: Scores, current: Scores) -> Estimated:
     else:
         base, of_reference = float(known.correct.mean()), known.correct - factor * known.confidence
     value = float(np.clip(base - drop.value, 0, 1))
-    accuracy = _normal_interval(value, [of_reference, factor * current.confidence], (0.0, 1.0))
+    samples = [reference.grouped(of_reference), (factor * now[0], now[1])]
+    accuracy = normal_interval(value, samples, (0.0, 1.0))
     return Estimated(accuracy, drop, name, factor * (fall.high - fall.low) / 2 / NORMAL)
 
 
-def _mean(confidence: Array) -> Interval:
-    return _normal_interval(float(confidence.mean()), [confidence], (0.0, 1.0))
+def _mean(values: Grouped) -> Interval:
+    return normal_interval(float(values[0].mean()), [values], (0.0, 1.0))
 
 
 def novelty_name(reference: Scores, current: Scores) -> str | None:
@@ -394,81 +441,20 @@ def fingerprint(reference: Scores) -> str:
     return digest.hexdigest()[:16]
 
 
-def _against_labels(calibrated: Predictions) -> tuple[Array | None, Interval]:
-    """Correct less confidence per labelled row (many labels: the mean over its classes); and the accuracy."""
+def _against_labels(calibrated: Predictions) -> tuple[NDArray[np.bool_], Array | None, Interval]:
+    """Which rows have a label; correct less confidence (many labels: their mean); accuracy."""
     outcomes = calibrated.outcomes
     decisions = np.bincount(outcomes.row, minlength=calibrated.n)
     known = decisions > 0
     if known.sum() < 2:
-        return None, NO_INTERVAL
+        return known, None, NO_INTERVAL
+    group_of = some_of(group_numbers(calibrated.groups), known)
     surplus = (
         np.bincount(outcomes.row, outcomes.correct - outcomes.confidence, calibrated.n)[known]
         / decisions[known]
     )
     if len(outcomes.blocks) == 1:
-        k = Proportion.of(int(outcomes.correct.sum()), len(outcomes.row))
-        return surplus, Interval(k.value, k.low, k.high)
+        k = proportion_of(outcomes.correct, group_of)
+        return known, surplus, Interval(k.value, k.low, k.high)
     correct = np.bincount(outcomes.row, outcomes.correct, calibrated.n)[known] / decisions[known]
-    return surplus, _mean(correct)
-
-
-def _shift(name: str, reference: Array, current: Array, *, sign: int) -> Finding:
-    return Finding(
-        name=name,
-        reference=float(reference.mean()),
-        current=float(current.mean()),
-        change=_difference(current, reference),
-        distance=_distance(reference, current),
-        more_novel=_probability_above(sign * reference, sign * current),
-        p=1.0,
-        adjusted=1.0,
-    )
-
-
-def _distance(reference: Array, current: Array) -> float:
-    """Kolmogorov-Smirnov: the largest difference of the shares at or below a value."""
-    both = np.concatenate([reference, current])
-    shares = [np.searchsorted(np.sort(side), both, "right") / len(side) for side in (reference, current)]
-    return float(np.abs(shares[0] - shares[1]).max())
-
-
-def _coverage(reference: Array, current: Array) -> Finding:
-
-    sides = [Proportion.of(int(side.sum()), len(side)) for side in (reference, current)]
-    before, now = (Interval(side.value, side.low, side.high) for side in sides)
-    return Finding(
-        name="coverage",
-        reference=before.value,
-        current=now.value,
-        change=difference_of_proportions(now, before),
-        distance=NAN,
-        more_novel=NO_INTERVAL,
-        p=1.0,
-        adjusted=1.0,
-    )
-
-
-def _probability_above(reference: Array, current: Array) -> Interval:
-    """P(current > reference), ties half, with DeLong's interval (Biometrics 1988)."""
-    n, m = len(reference), len(current)
-    ranks = average_ranks(np.concatenate([reference, current]))
-    # The share of the other side's rows that are below each row.
-    below_current = (ranks[n:] - average_ranks(current)) / n
-    below_reference = (ranks[:n] - average_ranks(reference)) / m
-    value = float(below_current.mean())
-    return _normal_interval(value, [below_current, below_reference], (0.0, 1.0))
-
-
-def _difference(a: Array, b: Array) -> Interval:
-    """The mean of a less the mean of b."""
-    return _normal_interval(float(a.mean() - b.mean()), [a, b], (-np.inf, np.inf))
-
-
-def _normal_interval(value: float, samples: list[Array], limits: tuple[float, float]) -> Interval:
-    """A 95% interval from the variances of the independent samples behind the value."""
-    fewest = min(len(each) for each in samples)
-    if fewest < 2:
-        return Interval(value)
-    error = float(np.sqrt(sum(each.var(ddof=1) / len(each) for each in samples)))
-    reach = NORMAL * few_samples_factor(fewest) * error
-    return Interval(value, max(limits[0], value - reach), min(limits[1], value + reach))
+    return known, surplus, _mean((correct, group_of))

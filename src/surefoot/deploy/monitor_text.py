@@ -7,7 +7,9 @@ from typing import Any
 
 from surefoot import __version__
 from surefoot.deploy.accuracy import DIFFERENCE, SCALED
-from surefoot.deploy.monitor import FEW_ROWS, POWER, Check, Finding
+from surefoot.deploy.findings import Finding
+from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
+from surefoot.deploy.monitor import FEW_ROWS, POWER, Check
 from surefoot.evaluation.scores import number
 from surefoot.intervals import Interval
 from surefoot.text import count_of, p_text, percent_range
@@ -47,6 +49,11 @@ DEFINITIONS = {
     "parts": "predicted classes and groups: confidences compared by Mann-Whitney, corrected by Holm",
     "low, high": "95% interval",
 }
+OF_GROUPS = {
+    "groups": "on each side; these are permuted, and their variance is that of the intervals",
+    "parts": "predicted classes (Student's t of the groups' mean ranks) and groups (Mann-Whitney of "
+    "their rows): confidences, corrected by Holm",
+}
 # Mean absolute error on unfamiliar rows in points, by estimator, labels of the reference and calibration:
 # the last table of benchmarks/results/monitor.md, which benchmarks/monitoring.py computes.
 TYPICAL_ERROR = {
@@ -65,9 +72,10 @@ PARTS_SHOWN = 5  # in the verdict
 
 def monitor_verdict(check: Check) -> list[str]:
     """Whether a shift is detected, with the evidence, or how large a change would have been."""
+    about_rows = [*repeated_sentences(check.repeated), *_groups(check)]
     significant = check.significant
     if not significant:
-        return [*_not_detected(check), _estimated(check)]
+        return [*_not_detected(check), _estimated(check), *about_rows]
     drop = check.drop
     sentences = [SHIFTED]
     if not check.alarm:
@@ -93,7 +101,20 @@ def monitor_verdict(check: Check) -> list[str]:
     sentences.append(_estimated(check))
     if drop.value < 0:
         sentences.append("The classifier is more confident than before; it is not necessarily more accurate.")
-    return sentences
+    return sentences + about_rows
+
+
+def _groups(check: Check) -> list[str]:
+    """What was permuted, where that is not every row."""
+    if check.groups is None:
+        return []
+    sides = zip(("reference", "current"), check.groups, (check.n_reference, check.n_current), strict=True)
+    ungrouped = [side for side, groups, rows in sides if groups == rows]
+    before, now = check.groups
+    sentence = f"Whole groups were compared, {before:,} of the reference and {now:,} current ones"
+    if ungrouped:
+        sentence += f"; each {ungrouped[0]} row is a group of its own, as if they were independent"
+    return [f"{sentence}."]
 
 
 def _changed_parts(check: Check) -> str:
@@ -105,11 +126,22 @@ def _changed_parts(check: Check) -> str:
 
 def _not_detected(check: Check) -> list[str]:
     """What the check did not see, and what it could not have seen."""
-    sentences = [
-        f"No shift detected. With {count_of(check.n_current, 'row')}, a drop in the estimated accuracy of "
-        f"{100 * check.smallest_drop:.1f} points or more would have been detected with a probability of "
-        f"{POWER:.0%}; smaller ones may be missed."
-    ]
+    groups = None if check.groups is None else check.groups[1]
+    rows = f"{count_of(check.n_current, 'row')}{of_groups(groups)}"
+    if check.smallest_p > check.budget.level:
+        so_few = "rows" if groups is None else "groups"
+        sentences = [
+            f"No shift detected, and none could be: with so few {so_few} no p-value is below "
+            f"{p_text(check.smallest_p)}, and the level is {check.budget.level:.3g}."
+        ]
+    elif check.smallest_drop > 1:
+        sentences = [f"No shift detected. {rows} are too few for any drop in the estimated accuracy to show."]
+    else:
+        sentences = [
+            f"No shift detected. With {rows}, a drop in the estimated accuracy of "
+            f"{100 * check.smallest_drop:.1f} points or more would have been detected with a probability of "
+            f"{POWER:.0%}; smaller ones may be missed."
+        ]
     smallest = min((each.adjusted for each in check.findings), default=1.0)
     if smallest <= check.budget.alpha:
         sentences.append(
@@ -132,8 +164,9 @@ def _not_detected(check: Check) -> list[str]:
             f"{len(check.parts)} classes and groups). Look at these rows; single classes and groups raise no "
             "alarm."
         )
-    if check.n_current < FEW_ROWS:
-        sentences.append(f"Only {count_of(check.n_current, 'row')}: only a large shift would be detected.")
+    independent = count_of(check.n_current, "row") if groups is None else count_of(groups, "group")
+    if (groups or check.n_current) < FEW_ROWS:
+        sentences.append(f"Only {independent}: only a large shift would be detected.")
     return sentences
 
 
@@ -182,6 +215,7 @@ def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
         "level": check.budget.level,
         "bound": check.bound,
         "n": {"reference": check.n_reference, "current": check.n_current},
+        **_groups_document(check),
         "accuracy": {
             "reference": _interval(check.reference_accuracy),
             "reference_labelled": check.labelled,
@@ -203,8 +237,13 @@ def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
         ],
         "parts": [asdict(each) for each in check.parts],
         "unfamiliar": {"by": check.unfamiliar_by, "rows": [list(each) for each in check.unfamiliar]},
-        "definitions": DEFINITIONS,
+        "definitions": DEFINITIONS if check.groups is None else DEFINITIONS | OF_GROUPS,
     }
+
+
+def _groups_document(check: Check) -> dict[str, Any]:
+    groups = None if check.groups is None else dict(zip(("reference", "current"), check.groups, strict=True))
+    return groups_document(groups, check.repeated)
 
 
 def _interval(interval: Interval) -> dict[str, float | None]:

@@ -1,26 +1,32 @@
 """A user's own network in a bundle: its source files, or the package that has it; and importing it."""
 
-import ast
 import builtins
+import importlib
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import packages_distributions, version
-from importlib.util import find_spec
+from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 
-from surefoot.recipes.recipe import Recipe
+from surefoot.recipes.own_code import (
+    NOT_OURS,
+    Found,
+    Source,
+    code_of,
+    found,
+    imported,
+    source_digests,
+    top_level,
+)
 
-LIBRARIES = ("timm", "torchvision")  # their networks are built by name; any other name is a user's own code
 SOURCE = "source"  # the folder in a bundle
 MOST_FILES = 500  # of the user's that a bundle carries
-INSTALLED = ("site-packages", "dist-packages")
-NOT_OURS = {*sys.stdlib_module_names, "surefoot"}  # never copied
 NOT_REPLACED = NOT_OURS | {"torch", "numpy"}  # whatever a bundle's source has
 _NUMBERS = itertools.count(1)  # of the bundles whose source was imported in this process
 
@@ -51,73 +57,34 @@ class OwnCode:
         )
 
 
-def is_own_code(recipe: Recipe) -> bool:
-    """Whether the network is a user's own function, not one of ours or of a library."""
-    source, colon, _ = recipe.network.partition(":")
-    return bool(colon) and source not in LIBRARIES
-
-
 def own_code_of(network: str) -> OwnCode:
     """Find the source of `package.module:function`; nothing of it is run.
 
     The source is the module, or all of its package, and what it imports from the same folder.
     """
-    top = network.partition(":")[0].partition(".")[0]
-    root = None if top in NOT_OURS else _folder_of(top)
-    if root is None:
+    importlib.invalidate_caches()
+    place = found(top_level(network))
+    if place is None:
         return OwnCode(network)
-    if root.name in INSTALLED:
-        names = packages_distributions().get(top, [])
-        return OwnCode(network, requirement=f"{names[0]}=={version(names[0])}" if names else "")
-    files = _files_with_imports(root, top)
-    return OwnCode(network, root, files) if len(files) <= MOST_FILES else OwnCode(network)
+    if name := place.distribution:
+        return OwnCode(network, requirement=f"{name}=={version(name)}")
+    files = _files_with_imports(place)
+    return OwnCode(network, place.root, files) if len(files) <= MOST_FILES else OwnCode(network)
 
 
-def _folder_of(top: str) -> Path | None:
-    """The folder that has a module or a package of that name."""
-    try:
-        spec = find_spec(top)
-    except (ImportError, ValueError):
-        return None
-    if spec is None:
-        return None
-    if spec.submodule_search_locations:
-        return Path(next(iter(spec.submodule_search_locations))).parent
-    return Path(spec.origin).parent if spec.origin else None
-
-
-def _files_with_imports(root: Path, first: str) -> tuple[str, ...]:
+def _files_with_imports(place: Found) -> tuple[str, ...]:
     """The files of a module or package, and of everything next to it that these import."""
-    files: set[str] = set()
-    seen, waiting = {first} | NOT_OURS, [first]
+    source, files = place.source, set[str]()
+    seen, waiting = {place.top}, [place.top]
     while waiting and len(files) <= MOST_FILES:
-        name = waiting.pop()
-        of_package = [path for path in (root / name).rglob("*.py") if not _is_hidden(path.relative_to(root))]
-        for path in filter(Path.is_file, [*of_package, root / f"{name}.py"]):
-            files.add(path.relative_to(root).as_posix())
-            new = _imported(path) - seen
-            seen |= new
-            waiting += sorted(new)
+        top = waiting.pop()
+        for name in (*source.package(top), f"{top}.py"):
+            if (text := source.read(name)) is not None:
+                files.add(name)
+                new = {each.partition(".")[0] for each in imported(name, text, source)} - seen
+                seen |= new
+                waiting += [each for each in new if source.has(each)]
     return tuple(sorted(files))
-
-
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") or part == "__pycache__" for part in path.parts)
-
-
-def _imported(path: Path) -> set[str]:
-    """The top-level names that a file imports; relative imports stay in its own package."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):
-        return set()
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names.add(node.module)
-    return {name.partition(".")[0] for name in names}
 
 
 def copy_source(code: OwnCode, bundle: Path) -> None:
@@ -139,6 +106,24 @@ def is_source(name: str) -> bool:
     return path.parts[:1] == (SOURCE,) and path.suffix == ".py" and ".." not in path.parts
 
 
+@contextmanager
+def not_searched(folder: Path) -> Iterator[None]:
+    """Import nothing by its plain name from the folder: it is often the current one, and searched first."""
+    real = folder.resolve()
+    places = [
+        (place, entry)
+        for place, entry in enumerate(sys.path)
+        if (path := Path(entry).resolve()) == real or path.is_relative_to(real / SOURCE)
+    ]
+    for place, _ in reversed(places):
+        del sys.path[place]
+    try:
+        yield
+    finally:
+        for place, entry in places:
+            sys.path.insert(place, entry)
+
+
 class BundledSource(MetaPathFinder, Loader):
     """Imports the source of one bundle from memory, as modules of a package that no other code can name.
 
@@ -153,6 +138,17 @@ class BundledSource(MetaPathFinder, Loader):
         }
         self.folder = folder.resolve() / SOURCE
         self.own = {name.partition("/")[0].removesuffix(".py") for name in self.files} - NOT_REPLACED
+
+    def code_of(self, network: str) -> tuple[str, ...]:
+        """What identifies the source of a network: the bundle's, or that of this Python."""
+        if top_level(network) not in self.own:
+            return code_of(network)
+        source = Source(
+            self.own.__contains__,
+            self.files.get,
+            lambda top: [name for name in self.files if name.startswith(f"{top}/")],
+        )
+        return source_digests(network, source)
 
     def import_module(self, name: str) -> ModuleType:
         """The bundle's module of that name; of a name that it does not have, this Python's."""

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.deploy.groups import Grouped, group_values, number_of_groups, some_of
 from surefoot.predictions.novelty import average_ranks
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.outcomes import Array, Index
 
 FEWEST = 5  # rows of a part on each side, to be compared
 
@@ -31,15 +32,20 @@ class PartFinding:
 
 
 def part_findings(
-    kind: str, names: tuple[NDArray[Any], NDArray[Any]], confidence: tuple[Array, Array]
+    kind: str,
+    names: tuple[NDArray[Any], NDArray[Any]],
+    confidence: tuple[Array, Array],
+    groups: tuple[Index | None, Index | None] = (None, None),
 ) -> Iterator[PartFinding]:
-    """Each part that has enough rows on both sides; p-values are not corrected yet."""
+    """Each part that has enough rows, in enough groups, on both sides; p-values are not corrected yet."""
     for name in sorted(set(names[0].tolist()) & set(names[1].tolist()), key=str):
-        inside = [values[each == name] for each, values in zip(names, confidence, strict=True)]
-        if min(map(len, inside)) < FEWEST:
+        rows = [each == name for each in names]
+        reference, current = (values[inside] for values, inside in zip(confidence, rows, strict=True))
+        of_reference, of_current = (some_of(each, inside) for each, inside in zip(groups, rows, strict=True))
+        counts = number_of_groups(len(reference), of_reference), number_of_groups(len(current), of_current)
+        if min(counts) < FEWEST:
             continue
-        p = _rank_sum_p(*inside)
-        reference, current = inside
+        p = _rank_sum_p((reference, of_reference), (current, of_current))
         yield PartFinding(
             kind=kind,
             name=str(name),
@@ -54,13 +60,19 @@ def part_findings(
         )
 
 
-def _rank_sum_p(reference: Array, current: Array) -> float:
-    """Mann & Whitney's two-sided p-value, asymptotic, with ties."""
-    n, ranks = len(current), average_ranks(np.concatenate([reference, current]))
-    deviation = float(np.sqrt(n * len(reference) / len(ranks) * ranks.var(ddof=1)))
-    if not deviation:
-        return 1.0
-    return 2 * NormalDist().cdf(-abs(float(ranks[-n:].sum() - n * ranks.mean())) / deviation)
+def _rank_sum_p(reference: Grouped, current: Grouped) -> float:
+    """Mann & Whitney's two-sided p-value, asymptotic, with ties; with groups, Student's of the mean ranks."""
+    n, ranks = len(current[0]), average_ranks(np.concatenate([reference[0], current[0]]))
+    if reference[1] is None and current[1] is None:
+        deviation = float(np.sqrt(n * len(reference[0]) / len(ranks) * ranks.var(ddof=1)))
+        z = float(ranks[-n:].sum() - n * ranks.mean()) / deviation if deviation else 0.0
+        return 2 * NormalDist().cdf(-abs(z))
+    from scipy.special import stdtr  # slow to import
+
+    before, now = group_values(ranks[:-n], reference[1]), group_values(ranks[-n:], current[1])
+    deviation = float(np.sqrt(before.var(ddof=1) / len(before) + now.var(ddof=1) / len(now)))
+    t = float(now.mean() - before.mean()) / deviation if deviation else 0.0
+    return 2 * float(stdtr(min(len(before), len(now)) - 1, -abs(t)))
 
 
 def holm(p: Sequence[float]) -> list[float]:

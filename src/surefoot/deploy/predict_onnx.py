@@ -40,7 +40,8 @@ def main(model: str, *paths: str) -> None:
     for path in paths:
         probabilities = predict(session, path)
         likely = sorted(probabilities, key=lambda name: -probabilities[name])
-        print(path, *(f"{name} {probabilities[name]:.4f}" for name in likely), sep="\t")  # noqa: T201
+        texts = (path, *(f"{name} {probabilities[name]:.4f}" for name in likely))
+        print(*(text if text.isprintable() else ascii(text) for text in texts), sep="\t")  # noqa: T201
 
 
 if __name__ == "__main__":

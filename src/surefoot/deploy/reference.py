@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from surefoot.deploy.bundle import Bundle
+from surefoot.deploy.groups import group_numbers
 from surefoot.deploy.self_check import sample_of
 from surefoot.errors import InputError
 from surefoot.predictions.files import write_predictions
@@ -26,11 +27,14 @@ AT_ONCE = 64  # rows in a pass
 def write_reference(predictions: Predictions, path: Path) -> int:
     """Write calibrated predictions of familiar test rows; how many.
 
-    Average logits, novelty and labels, of a random part where there are many rows; no ids and no groups.
+    Average logits, novelty, labels and groups, of a random part where there are many rows. No ids, and the
+    groups are only numbered: their names may be those of persons.
     """
     rows = reference_rows(predictions)
     chosen = predictions.average().take(rows)
-    write_predictions(replace(chosen, groups=None, ids=None, attributes=None), path)
+    group_of = group_numbers(chosen.groups)
+    groups = None if group_of is None else np.char.add("group ", group_of.astype(str))
+    write_predictions(replace(chosen, groups=groups, ids=None, attributes=None), path)
     return len(rows)
 
 

@@ -13,11 +13,22 @@ from numpy.typing import NDArray
 from surefoot import __version__
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, calibration_document
+from surefoot.deploy.groups import (
+    group_numbers,
+    groups_document,
+    groups_of_decisions,
+    number_of_groups,
+    proportion_of,
+    some_of,
+    warn_of_repeated,
+    within_one_group,
+)
 from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
-from surefoot.predictions.labels import LabelKind, refuse_other_classifier
-from surefoot.predictions.outcomes import DECIMALS
+from surefoot.predictions.classes import class_order, in_one_order, with_classes
+from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import DECIMALS, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.results import Result
 
@@ -30,6 +41,10 @@ DEFINITIONS = {
     "guarantee": "on data like those the limit was chosen on, and on no others: the true class is in the set "
     "of a new row with probability 'coverage' or more, over the draw of the n rows and of the new one",
     "method": "split conformal prediction, score 1 - p of the true class (Sadinle et al., JASA 2019)",
+}
+OF_GROUPS = {
+    "groups": "of the n rows; the guarantee is for a random row of a new group (1: of this one)",
+    "method": "hierarchical conformal prediction (Dunn et al., JASA 2023), score 1 - p of the true class",
 }
 
 
@@ -53,10 +68,14 @@ class Sets(Result):
     classes: int
     calibration: Calibration | None = None
     measured: Mapping[str, Measured] = field(default_factory=dict)  # on val and on further data
+    class_names: tuple[str, ...] | None = None
+    groups: int | None = None  # of n rows: the guarantee is for a row of a new one
+    repeated: str = ""  # a column that repeats although there are no groups
 
     @checked
     def of(self, predictions: Predictions) -> NDArray[np.bool_]:
-        """Which classes are in each row's set, (n, classes); needs no labels."""
+        """Which classes are in each row's set, (n, classes), in the predictions' order; needs no labels."""
+        class_order(self.class_names, predictions.class_names, "the sets")
         calibrated = predictions if self.calibration is None else self.calibration(predictions)
         if calibrated.kind is LabelKind.MANY_LABELS or calibrated.classes != self.classes:
             raise InputError(
@@ -81,27 +100,55 @@ def choose_sets(
     """Sets of classes that contain the true one with probability `coverage`, on data like `val`.
 
     The limit is the ceil((n + 1) coverage)-th largest probability of the true class; with fewer rows than
-    that, every class is in every set. `familiar_test` and `unfamiliar` show what the sets do elsewhere;
-    `calibration` should be fitted on other rows than `val`.
+    that, every class is in every set. Where rows have groups, each group counts as one row that its rows
+    share, and the guarantee is for a random row of a new group. `familiar_test` and `unfamiliar` show what
+    the sets do elsewhere; `calibration` should be fitted on other rows than `val`.
 
     >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
     >>> choose_sets(val, coverage=0.7).of(val)[0], choose_sets(val, coverage=0.9).of(val)[0]
     (array([ True, False]), array([ True,  True]))
     """
     require(0 < coverage < 1, "coverage", coverage, "above 0 and below 1")
+    if calibration is not None:
+        val = with_classes(val, calibration.class_names, "the calibration")
     others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
-    given = {name: predictions for name, predictions in others.items() if predictions is not None}
-    refuse_other_classifier(given)
+    given = in_one_order({name: each for name, each in others.items() if each is not None})
     calibrated = val if calibration is None else calibration(val)
     if calibrated.kind is LabelKind.MANY_LABELS:
         raise InputError("prediction sets are for one label per row; got many labels")
     true = _of_true_class(calibrated)
     if not len(true):
         raise InputError("no labels to choose sets on; allowed: predictions with at least one label")
-    rank = math.ceil((len(true) + 1) * coverage - 1e-9)
-    limit = float(np.sort(true)[::-1][rank - 1]) if rank <= len(true) else 0.0
-    sets = Sets(coverage, limit, len(true), calibrated.classes, calibration)
+    within = within_one_group(calibrated)
+    group_of = groups_of_decisions(within)
+    groups = None if group_of is None else number_of_groups(len(true), group_of)
+    groups = groups if within is calibrated else 1
+    limit = _limit(true, group_of, coverage)
+    repeated = warn_of_repeated(val)
+    sets = Sets(
+        coverage,
+        limit,
+        len(true),
+        calibrated.classes,
+        calibration,
+        class_names=calibrated.class_names,
+        groups=groups,
+        repeated=repeated,
+    )
     return replace(sets, measured={name: measure_sets(sets, each) for name, each in given.items()})
+
+
+def _limit(true: NDArray[np.float64], group_of: Index | None, coverage: float) -> float:
+    """The largest limit that rows of the weight (groups + 1) * coverage reach; each group has a weight of 1.
+
+    Hierarchical conformal prediction (Dunn et al., JASA 2023; Lee et al., 2023): the new group has the weight
+    1, too, and may have any probabilities.
+    """
+    groups = number_of_groups(len(true), group_of)
+    weight = np.ones(len(true)) if group_of is None else 1 / np.bincount(group_of)[group_of]
+    order = np.argsort(-true, kind="stable")
+    reached = np.cumsum(weight[order]) >= (groups + 1) * coverage - 1e-9
+    return float(true[order[reached.argmax()]]) if reached.any() else 0.0
 
 
 def measure_sets(sets: Sets, predictions: Predictions) -> Measured:
@@ -111,10 +158,11 @@ def measure_sets(sets: Sets, predictions: Predictions) -> Measured:
     chosen = sets.of(predictions)[known]
     size = chosen.sum(axis=1)
     inside = chosen[np.arange(len(known)), labels[known]]
+    group_of = some_of(group_numbers(predictions.groups), known)
     return Measured(
-        Proportion.of(int(inside.sum()), len(known)),
+        proportion_of(inside, group_of),
         float(size.mean()) if len(known) else math.nan,
-        Proportion.of(int((size == 1).sum()), len(known)),
+        proportion_of(size == 1, group_of),
     )
 
 
@@ -127,10 +175,12 @@ def sets_document(sets: Sets) -> dict[str, Any]:
         "coverage": sets.coverage,
         "least_probability": sets.least_probability,
         "n": sets.n,
+        **groups_document(sets.groups, sets.repeated),
         "classes": sets.classes,
+        "class_names": sets.class_names,
         "calibration": None if sets.calibration is None else calibration_document(sets.calibration),
         "measured": {name: asdict(each) for name, each in sets.measured.items() if each.coverage.n},
-        "definitions": DEFINITIONS,
+        "definitions": DEFINITIONS if sets.groups is None else DEFINITIONS | OF_GROUPS,
     }
 
 

@@ -8,24 +8,36 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surefoot import __version__
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, calibration_document, calibration_from
+from surefoot.deploy.groups import (
+    PREDICTED_CLASS,
+    groups_document,
+    groups_of_decisions,
+    number_of_groups,
+    of_groups,
+    parts_of,
+    proportion_of,
+    some_of,
+    within_one_group,
+    within_parts,
+)
 from surefoot.deploy.learn_then_test import (
     CANDIDATES,
+    FEW_PER_GROUP,
     STEPS,
     Bools,
     ErrorTest,
     candidate_bounds,
-    candidate_cuts,
     valid_cuts,
 )
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.io import read_json, replacing
-from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.classes import class_names_from, class_names_of, unnamed, with_classes
+from surefoot.predictions.labels import LabelKind, short
 from surefoot.predictions.logits import averaged_columns, map_rows
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
@@ -35,7 +47,6 @@ from surefoot.text import rounded_up
 TARGET_ERROR = 0.01
 REJECT_ERROR = 0.5
 LEVEL = 0.95
-PREDICTED_CLASS = "class"
 STEP = 10.0**-DECIMALS  # confidences have so many decimals: 'above t' is 'at or above t + STEP'
 
 
@@ -123,13 +134,17 @@ class Thresholds(Result):
     candidates: tuple[Candidate, ...]
     for_class: str | None = None
     calibration: Calibration | None = None
+    class_names: tuple[str, ...] | None = None  # of the predictions that they are for, before `for_class`
     measured: Mapping[str, Mapping[str, Zone]] = field(default_factory=dict)  # the zones of further data
     per: str | None = None  # PREDICTED_CLASS, or the column of the groups
     parts: Mapping[str, Part] = field(default_factory=dict)
+    groups: int | None = None  # of n rows: the guarantee is for new ones, each of the same weight
+    repeated: str = ""  # a column that repeats although there are no groups
 
     @checked
     def prepare(self, predictions: Predictions) -> Predictions:
         """The predictions that the thresholds apply to: calibrated, and of one class if they are for one."""
+        predictions = with_classes(predictions, self.class_names, "the thresholds")
         if self.calibration is not None:
             predictions = self.calibration(predictions)
         if self.for_class is not None:
@@ -139,7 +154,7 @@ class Thresholds(Result):
                 f"the thresholds are for one label of {self.classes} classes, "
                 f"but the predictions are {predictions.kind} with {predictions.classes} classes"
             )
-        return predictions
+        return self._named_as_parts(predictions)
 
     @checked
     def accepted(self, predictions: Predictions) -> Bools:
@@ -151,7 +166,20 @@ class Thresholds(Result):
     def zones_of(self, predictions: Predictions) -> dict[str, Zone]:
         """The zones of labelled predictions."""
         prepared = self.prepare(predictions)
-        return zones(prepared, *self._limits(prepared))
+        rows = prepared if self.per is None else within_parts(prepared, self.per)
+        return zones(rows, *self._limits(prepared))
+
+    def _named_as_parts(self, prepared: Predictions) -> Predictions:
+        """With the classes called as the parts are; without class names, only the parts say what that is."""
+        have, places = class_names_of(prepared), {str(index) for index in range(self.classes)}
+        if self.per != PREDICTED_CLASS or self.parts.keys() <= set(have):
+            return prepared
+        if self.parts.keys() <= places:
+            return unnamed(prepared)
+        raise InputError(
+            f"the thresholds are for the classes {short(tuple(self.parts))}, and the predictions have "
+            f"{short(have)}; needed: the same names"
+        )
 
     def _limits(self, prepared: Predictions) -> tuple[Array, Array]:
         """`accept` and `reject` for each row."""
@@ -171,6 +199,8 @@ class Unreachable(Result):
     guarantee: Guarantee
     candidates: tuple[Candidate, ...]
     n: int = 0  # rows with a label
+    groups: int | None = None  # that they are in, if there are any
+    repeated: str = ""  # a column that repeats although there are no groups
 
     @property
     def best(self) -> Candidate:
@@ -181,18 +211,24 @@ class Unreachable(Result):
     def sentence(self) -> str:
         """Which error can be guaranteed instead."""
         best = self.best
+        if best.bound >= 1:
+            return f"no threshold can guarantee any error below 1 with n = {self.n:,} rows"
         some = "for all of them" if best.share == 1 else f"for the {best.share:.0%} most confident"
         return (
             f"no threshold can guarantee an error of at most {self.guarantee.target_error:g} with "
-            f"n = {self.n:,} rows; {rounded_up(best.bound)} can be guaranteed, {some} "
-            f"({best.wrong} wrong of {best.n})"
+            f"n = {self.n:,} rows{of_groups(self.groups)}; {rounded_up(best.bound)} can be guaranteed, "
+            f"{some} ({best.wrong} wrong of {best.n})"
         )
+
+    def advice(self, option: str = "target_error") -> str:
+        """What to do, where that is the name of the target."""
+        return "use more rows" if self.best.bound >= 1 else f"use that as {option}, or more rows"
 
     def __getattr__(self, name: str) -> Any:
         """What only thresholds have, such as `accepted`, is refused with the reason."""
         if name.startswith("_") or not (name in Thresholds.__dataclass_fields__ or hasattr(Thresholds, name)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        raise InputError(f"{self.sentence}; needed for {name!r}: that as target_error, or more rows")
+        raise InputError(f"{self.sentence}; there is no {name!r}: {self.advice()}")
 
 
 def choose_thresholds(
@@ -207,28 +243,35 @@ def choose_thresholds(
     """The lowest confidence to accept and the highest to reject with that guarantee on data like `val`.
 
     With `per`, for each predicted class (PREDICTED_CLASS) or each group of a column: each guarantee is about
-    the rows of its own part, and holds at the stated level on its own.
+    the rows of its own part, and holds at the stated level on its own. Where rows have groups, it is for a
+    random row of a new group; of each part, or all, if that is a single group, for its new rows.
     """
     calibrated = val if calibration is None else calibration(val)
     prepared = calibrated if for_class is None else calibrated.of_class(for_class)
     if per is None:
-        chosen = _choose(prepared, guarantee, seed)
+        within = within_one_group(prepared)
+        chosen = _choose(within, guarantee, seed)
+        chosen = chosen if within is prepared else replace(chosen, groups=1)
     else:
         chosen = _choose_per(prepared, per, guarantee, seed)
     if isinstance(chosen, Unreachable):
         return chosen
-    return replace(chosen, for_class=for_class, calibration=calibration)
+    names = calibrated.class_names
+    return replace(chosen, for_class=for_class, calibration=calibration, class_names=names)
 
 
 def _choose(prepared: Predictions, guarantee: Guarantee, seed: int) -> Thresholds | Unreachable:
     confidence, correct = _decisions(prepared)
-    candidates = _candidates(confidence, ~correct, guarantee)
-    cuts = valid_cuts(ErrorTest(confidence, ~correct, guarantee.target_error, guarantee.level), seed=seed)
+    group_of = groups_of_decisions(prepared)
+    groups = None if group_of is None else number_of_groups(len(confidence), group_of)
+    level = guarantee.level
+    tested = ErrorTest(confidence, ~correct, guarantee.target_error, level, group_of).in_random_order(seed)
+    candidates = _candidates(tested)
+    cuts = valid_cuts(tested, seed=seed)
     if not cuts:
-        return Unreachable(guarantee, candidates, len(confidence))
+        return Unreachable(guarantee, candidates, len(confidence), groups)
     accept = _above(min(cuts))
-    # Reversed: the least confident first, and a correct prediction counts as an error.
-    reversed_rows = ErrorTest(-confidence, correct, 1 - guarantee.reject_error, guarantee.level)
+    reversed_rows = tested.reversed(1 - guarantee.reject_error)
     below = [-cut for cut in valid_cuts(reversed_rows, seed=seed)]
     reject = max([cut for cut in below if 0 <= cut <= accept], default=0.0)
     bounds = {each.accept: each.bound for each in candidates}
@@ -241,15 +284,18 @@ def _choose(prepared: Predictions, guarantee: Guarantee, seed: int) -> Threshold
         classes=prepared.classes,
         zones=zones(prepared, accept, reject),
         candidates=candidates,
+        groups=groups,
     )
 
 
 def _choose_per(prepared: Predictions, per: str, guarantee: Guarantee, seed: int) -> Thresholds | Unreachable:
     _decisions(prepared)
     names, labelled = parts_of(prepared, per), np.isin(np.arange(prepared.n), prepared.outcomes.row)
+    within = within_parts(prepared, per)
+    group_of = groups_of_decisions(within)
     parts, failures = {}, []
     for name in sorted(set(names[labelled].tolist())):
-        rows = prepared.take(np.flatnonzero((names == name) & labelled))
+        rows = within.take(np.flatnonzero((names == name) & labelled))
         chosen = _choose(rows, guarantee, seed)
         if isinstance(chosen, Thresholds):
             parts[name] = Part(chosen.accept, chosen.reject, chosen.n)
@@ -265,47 +311,27 @@ def _choose_per(prepared: Predictions, per: str, guarantee: Guarantee, seed: int
         bound=guarantee.target_error,
         n=int(labelled.sum()),
         classes=prepared.classes,
+        groups=None if group_of is None else number_of_groups(len(group_of), group_of),
         zones={},
         candidates=(),
         per=per,
         parts=parts,
     )
-    return replace(empty, zones=empty.zones_of(prepared))
-
-
-def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
-    """The predicted class, or the group, of each row as text."""
-    if per == PREDICTED_CLASS:
-        names = prepared.class_names or tuple(str(index) for index in range(prepared.classes))
-        predicted: NDArray[np.str_] = np.array(names)[prepared.probs().argmax(axis=1)]
-        return predicted
-    groups = prepared.grouped_by(per).groups
-    assert groups is not None
-    texts: NDArray[np.str_] = groups.astype(str)
-    return texts
-
-
-def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
-    """Two random parts: that share of the rows, and the rest."""
-    first = round(share * predictions.n)
-    if not 0 < first < predictions.n:
-        raise InputError(f"a share of {share:g} of {predictions.n} rows leaves a part empty; allowed: 0 to 1")
-    order = np.random.default_rng(seed).permutation(predictions.n)
-    return predictions.take(np.sort(order[:first])), predictions.take(np.sort(order[first:]))
+    return replace(empty, zones=zones(prepared, *empty._limits(prepared)))
 
 
 def zones(predictions: Predictions, accept: float | Array, reject: float | Array) -> dict[str, Zone]:
     """Shares and errors at or above `accept`, between, and below `reject`: numbers, or one for each row."""
     confidence, correct = _decisions(predictions)
-    row = predictions.outcomes.row
+    row, group_of = predictions.outcomes.row, groups_of_decisions(predictions)
     upper, lower = (np.broadcast_to(limit, predictions.n)[row] for limit in (accept, reject))
     accepted = confidence >= upper
     rejected = (confidence < lower) & ~accepted
     rows = {"accept": accepted, "review": ~(accepted | rejected), "reject": rejected}
     return {
         name: Zone(
-            Proportion.of(int(inside.sum()), len(confidence)),
-            Proportion.of(int((inside & ~correct).sum()), int(inside.sum())),
+            proportion_of(inside, group_of),
+            proportion_of(~correct[inside], some_of(group_of, inside)),
         )
         for name, inside in rows.items()
     }
@@ -324,15 +350,14 @@ def _decisions(predictions: Predictions) -> tuple[Array, Bools]:
     return outcomes.confidence, outcomes.correct
 
 
-def _candidates(confidence: Array, wrong: Bools, guarantee: Guarantee) -> tuple[Candidate, ...]:
-    """Every candidate with the exact upper bound of its error; all bounds hold together."""
-    tested = ErrorTest(confidence, wrong, guarantee.target_error, guarantee.level)
-    cuts = candidate_cuts(confidence)
+def _candidates(tested: ErrorTest) -> tuple[Candidate, ...]:
+    """Every candidate with the upper bound of its error; all bounds hold together."""
+    cuts = tested.candidate_cuts()
     rows, errors = tested.above(cuts)
-    candidates = {}
+    candidates, every = {}, len(tested.score)
     for cut, n, k, bound in zip(cuts, rows, errors, candidate_bounds(tested, cuts), strict=True):
         accept = _above(cut)
-        candidates[accept] = Candidate(accept, int(n) / len(confidence), int(k), int(n), float(bound))
+        candidates[accept] = Candidate(accept, int(n) / every, int(k), int(n), float(bound))
     return tuple(candidates.values())
 
 
@@ -355,6 +380,12 @@ DEFINITIONS = {
     "parts": "if present: the thresholds of each predicted class or group, each with a guarantee of its own; "
     "accept null: nothing is accepted",
     "interval": "low and high: exact 95% (Clopper-Pearson)",
+}
+OF_GROUPS = {
+    "groups": "of the n rows; the guarantee is for a random row of a new group (1: of this one)",
+    "method": "Learn then test, with the cuts above; tests of groups by betting (Waudby-Smith & Ramdas), "
+    f"or of a random row of each, where they have less than {FEW_PER_GROUP:g} rows on average",
+    "interval": "low and high: 95%, for independent rows of the same variance (Korn & Graubard 1998)",
 }
 
 
@@ -405,12 +436,14 @@ def thresholds_document(
         "level": thresholds.guarantee.level,
         "error_at_most": thresholds.bound,
         "n": thresholds.n,
+        **groups_document(thresholds.groups, thresholds.repeated),
         "classes": thresholds.classes,
+        "class_names": thresholds.class_names,
         "for_class": thresholds.for_class,
         "calibration": None if calibration is None else calibration_document(calibration),
         "measured": documents,
         "candidates": [asdict(each) for each in thresholds.candidates],
-        "definitions": DEFINITIONS,
+        "definitions": DEFINITIONS if thresholds.groups is None else DEFINITIONS | OF_GROUPS,
     }
 
 
@@ -450,7 +483,10 @@ def _from_document(document: dict[str, Any]) -> Thresholds:
         candidates=tuple(Candidate(**each) for each in document["candidates"]),
         for_class=None if for_class is None else str(for_class),
         calibration=None if calibration is None else calibration_from(calibration),
+        class_names=class_names_from(document),
         per=None if per is None else str(per),
+        groups=None if document.get("groups") is None else int(document["groups"]),
+        repeated=str(document.get("repeated", "")),
         parts={
             str(name): Part(*_pair(each, may_be_null=True), int(each["n"])) for name, each in parts.items()
         },

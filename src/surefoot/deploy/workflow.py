@@ -11,6 +11,7 @@ import numpy as np
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.deploy import thresholds as choosing
+from surefoot.deploy.groups import split_rows, warn_of_repeated
 from surefoot.deploy.history import opened
 from surefoot.deploy.monitor import AlphaBudget, Check, Scores, check_shift, fingerprint, scores_of
 from surefoot.deploy.thresholds import (
@@ -20,11 +21,11 @@ from surefoot.deploy.thresholds import (
     Guarantee,
     Thresholds,
     Unreachable,
-    split_rows,
 )
 from surefoot.errors import InputError, require, require_whole
 from surefoot.io import all_or_none
-from surefoot.predictions.labels import IGNORE, refuse_other_classifier
+from surefoot.predictions.classes import in_one_order, with_classes
+from surefoot.predictions.labels import IGNORE
 from surefoot.predictions.predictions import Predictions
 
 
@@ -49,8 +50,8 @@ def choose_thresholds(
     wrong, on familiar data. `familiar_test` and `unfamiliar` show what the thresholds do elsewhere.
     `calibration` should be fitted on other rows than `val`; `split` fits a temperature on that share of
     `val`, and chooses on the rest. `per` chooses for each predicted class ('class') or each group of a column
-    ('groups', or its name); `seed` is that of the random parts of `val`. `Unreachable` says which error can
-    be guaranteed instead.
+    ('groups', or its name); `seed` is that of the random parts of `val`. Where rows have groups, the
+    guarantee is for a random row of a new group. `Unreachable` says which error can be guaranteed instead.
 
     >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
     >>> thresholds = choose_thresholds(val, target_error=0.4)
@@ -64,16 +65,19 @@ def choose_thresholds(
         raise InputError("both calibration and split; allowed: one of the two")
     require_whole("seed", seed, 0)
     require(split is None or 0 < split < 1, "split", split, "above 0 and below 1")
-    others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
-    given = {name: predictions for name, predictions in others.items() if predictions is not None}
-    refuse_other_classifier({"val": val, **given})
+    if calibration is not None:
+        val = with_classes(val, calibration.class_names, "the calibration")
+    others = {"val": val, "familiar test": familiar_test, "unfamiliar": unfamiliar}
+    given = in_one_order({name: each for name, each in others.items() if each is not None})
+    del given["val"]
     if split is not None:
         first, val = split_rows(val, split, seed)
         calibration = fit_calibration("temperature", first)
-    guarantee = Guarantee(target_error, reject_error, level)
+    guarantee, repeated = Guarantee(target_error, reject_error, level), warn_of_repeated(val, per=per)
     chosen = choosing.choose_thresholds(
         val, guarantee, calibration=calibration, for_class=for_class, per=per, seed=seed
     )
+    chosen = replace(chosen, repeated=repeated)
     if isinstance(chosen, Unreachable):
         return chosen
     return replace(chosen, measured={name: chosen.zones_of(each) for name, each in given.items()})
@@ -99,8 +103,8 @@ def monitor(
     you check more than once; `source` names the current data there. `first_share` of it goes to the first
     check of a history (0.61 unless given), the rest to all others. `bound`: alarm only if the estimated
     accuracy has also dropped by at least this much. With `thresholds`, the share accepted is compared too,
-    and their calibration is used. `on_check` is called before the check is recorded: if it fails, or a file
-    that it writes, the history is as it was.
+    and their calibration is used. Where rows have groups, whole groups are compared. `on_check` is called
+    before the check is recorded: if it fails, or a file that it writes, the history is as it was.
 
     >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
     >>> sure = val.with_logits(3 * val.logits)
@@ -117,12 +121,19 @@ def monitor(
             raise InputError("the thresholds already contain a calibration; allowed: no other calibration")
         calibration = thresholds.calibration
     unlabelled = replace(current, labels=np.full_like(current.labels, IGNORE))
-    refuse_other_classifier({"reference": reference, "current": unlabelled})
+    sides = in_one_order({"reference": reference, "current": unlabelled})
     before, after = (
-        scores_of(each, calibration=calibration, thresholds=thresholds) for each in (reference, unlabelled)
+        scores_of(each, calibration=calibration, thresholds=thresholds) for each in sides.values()
     )
     with recorded_check(
-        before, after, alpha=alpha, bound=bound, history=history, source=source, first_share=first_share
+        before,
+        after,
+        alpha=alpha,
+        bound=bound,
+        history=history,
+        source=source,
+        first_share=first_share,
+        repeated=warn_of_repeated(reference, current),
     ) as checked:
         on_check(checked)
     return checked.check
@@ -148,13 +159,15 @@ def recorded_check(
     history: str | Path | None,
     source: str,
     first_share: float | None = None,
+    repeated: str = "",
 ) -> Iterator[Checked]:
     """A check, recorded in the history when everything has succeeded that is done with it.
 
     Without a history, a single check that may spend all of alpha.
     """
     if history is None:
-        check = check_shift(reference, current, budget=AlphaBudget.only(alpha), bound=bound)
+        budget = AlphaBudget.only(alpha)
+        check = check_shift(reference, current, budget=budget, bound=bound, repeated=repeated)
         with all_or_none():
             yield Checked(check, reference, current, ())
         return
@@ -163,7 +176,7 @@ def recorded_check(
     given = opened(Path(history), alpha=alpha, reference=name, first_share=first_share)
     with given as past, all_or_none():
         budget = AlphaBudget.of_check(past.count + 1, alpha, past.first_share)
-        check = check_shift(reference, current, budget=budget, bound=bound)
+        check = check_shift(reference, current, budget=budget, bound=bound, repeated=repeated)
         recorded = past.added(check, reference=name, source=source)
         recorded.write()  # under a temporary name, until everything else has succeeded
         yield Checked(check, reference, current, recorded.checks)

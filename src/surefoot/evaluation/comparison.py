@@ -20,7 +20,7 @@ from surefoot.metrics import Better, Metric
 from surefoot.predictions.predictions import Predictions
 from surefoot.recipes.recipe import Spec
 from surefoot.tasks.task import Split
-from surefoot.text import csv_text, exact_text, from_spreadsheet
+from surefoot.text import exact_csv_text, exact_text, from_spreadsheet
 
 TEST_SPLITS = dict(zip(SIDES, (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR), strict=True))
 
@@ -326,7 +326,7 @@ def scores_text(comparison: Comparison) -> str:
             for score in cell.runs:
                 numbers = (exact_text(score.value), exact_text(score.k), exact_text(score.n))
                 lines.append((method.name, score.run, side, metric, *numbers))
-    return csv_text(SCORES_HEADER, lines)
+    return exact_csv_text(SCORES_HEADER, lines)
 
 
 def read_scores(path: str | Path) -> dict[str, dict[Place, list[RunScore]]]:

@@ -1,7 +1,7 @@
 """Which networks each method reads in each run: enough to recompute the results without the data."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surefoot.calibrators.calibration import SURPLUS
@@ -50,6 +50,7 @@ class Plan:
     methods: tuple[MethodPlan, ...]
     skipped: tuple[str, ...] = ()  # why a requested method does not apply
     encoding: Encoding | None = None  # from the rows of a table to the networks' inputs
+    remarks: tuple[str, ...] = field(default=(), compare=False)  # on the task, where it was just read
 
     def spec(self, job: Job) -> Spec:
         """The network that a job makes."""
@@ -127,6 +128,7 @@ def plan_of(setup: Setup, methods: Sequence[Method]) -> Plan:
         methods=tuple(planned),
         skipped=tuple(reason for reason in reasons.values() if reason is not None),
         encoding=setup.task.encoding,
+        remarks=setup.task.remarks[setup.task.encoding is not None :],  # the first is on the features
     )
 
 

@@ -17,6 +17,7 @@ from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns
 from surefoot.experiments.methods import KNN, ODIN, FitData, Method
 from surefoot.experiments.plan import MethodPlan, Plan
 from surefoot.experiments.run import REPEAT
+from surefoot.predictions.labels import short
 from surefoot.predictions.novelty import Scale, auroc
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.recipes.recipe import Spec
@@ -207,11 +208,15 @@ def results_of(plan: Plan, store: Store | Reader) -> tuple[MethodRuns, ...]:
 
 
 def check_classes(plan: Plan, result: MethodRuns) -> None:
-    """Raise if a plan names more or fewer classes than its networks have."""
+    """Raise if a plan has other classes than its networks."""
     named = len(plan.class_names)
-    for classes in {outputs.classes for run in result.runs for outputs in run.outputs.values()}:
+    outputs = [outputs for run in result.runs for outputs in run.outputs.values()]
+    for classes, names in {(each.classes, each.class_names) for each in outputs}:
         if classes != named:
             raise InputError(f"the plan has {named} class names for networks of {classes} classes; {REPEAT}")
+        if names not in (None, plan.class_names):
+            in_both = short(plan.class_names), short(names)
+            raise InputError(f"the plan has classes {in_both[0]} for networks of {in_both[1]}; {REPEAT}")
 
 
 def described(method: Method) -> MethodRuns:
@@ -247,7 +252,8 @@ def stored_scaled_samples(
     arrays = store.scaled_samples(spec)
     try:
         predictions = store.predictions(spec, split).with_logits(arrays[split][None])
-        return predictions, TemperatureBeforeAveraging.from_dict(json.loads(str(arrays["calibration"])))
+        fitted = TemperatureBeforeAveraging.from_dict(json.loads(str(arrays["calibration"])))
+        return predictions, replace(fitted, class_names=predictions.class_names)
     except (KeyError, TypeError, ValueError) as error:
         path = store.folder(spec) / SCALED_SAMPLES
         raise InputError(f"{path} is damaged ({error}); remove it to compute it again") from error

@@ -14,6 +14,7 @@ from surefoot.experiments.paper import PAIRS
 from surefoot.experiments.plan import Plan, plan_from, plan_of, replanned
 from surefoot.io import MOST_TEXT, make_folder, parse_json, read_regular, replacing
 from surefoot.metrics import METRICS
+from surefoot.recipes.own_code import with_code
 from surefoot.results import Result
 from surefoot.store.store import Store
 from surefoot.tasks import task_named
@@ -49,10 +50,9 @@ class Study(Result):
 
 
 def resolved(experiment: Experiment) -> Experiment:
-    """With the hash of each pretrained weights file in its recipe, and with absolute paths."""
-    return replace(
-        experiment, parts=tuple(_with_weights(placed(part, Path.cwd())) for part in experiment.parts)
-    )
+    """With the hashes of pretrained weights and of a user's own code in its recipes; with absolute paths."""
+    parts = (_with_weights(placed(part, Path.cwd())) for part in experiment.parts)
+    return replace(experiment, parts=tuple(replace(part, recipe=with_code(part.recipe)) for part in parts))
 
 
 def _with_weights(part: Part) -> Part:

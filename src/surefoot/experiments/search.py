@@ -350,4 +350,5 @@ def trials_csv(rungs: Iterable[Sequence[Entry]]) -> str:
 
 def recipe_document(winner: Candidate, base: Recipe) -> dict[str, Any]:
     """The tables of the file that a search writes: the winning recipe, and its changes to the base."""
-    return {"recipe": winner.recipe.as_dict(), "sharpness_aware": winner.changes(base)}
+    recipe = replace(winner.recipe, code=())  # the source may change: what was chosen is the rest
+    return {"recipe": recipe.as_dict(), "sharpness_aware": winner.changes(base)}

@@ -255,7 +255,7 @@ def _open_store(location: str, cache: Path | None) -> OpenedStore:
 def _note_remarks(experiment: Experiment, plans: Sequence[Plan], progress: Progress) -> None:
     """What a user should know before the hours of training."""
     for part, plan in zip(experiment.parts, plans, strict=True):
-        for reason in dict.fromkeys(plan.skipped):
+        for reason in dict.fromkeys((*plan.remarks, *plan.skipped)):
             progress.note(f"{plan.task}: {reason}")
         if part.paper is not None and part.recipe.pretrained is None:
             progress.note(

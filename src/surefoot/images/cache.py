@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +19,24 @@ from PIL import Image, UnidentifiedImageError
 
 from surefoot.errors import InputError, one_line
 from surefoot.images.decode import UNREADABLE, Size, decode, in_parallel
-from surefoot.io import MOST_TEXT, make_folder, read_regular, refuse_special, replacing
+from surefoot.io import (
+    MOST_TEXT,
+    make_folder,
+    read_json,
+    read_regular,
+    refuse_special,
+    replacing,
+    sha256_of,
+    sync,
+)
 from surefoot.text import count_of
 
 UNOPENED = "unopened: "  # begins the content hash of a file that cannot be opened
 VERSION = 1  # of the decoder; increase it when the same bytes give other pixels: every cache then misses
 NAMED = 5  # unreadable files that a message names
+FILES = ("pixels.npy", "rows.npz", "unreadable.json")
+VERIFIED = "verified.json"  # the digests of these, and their state when they had them
+KEY = re.compile("[0-9a-f]{64}")
 HEADER = 128  # bytes of a .npy header whose array has one axis
 
 
@@ -97,20 +111,27 @@ def decode_readable_images(files: list[str], size: Size, *, cache: Path, tick: T
         key = read_regular(by_stat, most=MOST_TEXT).decode("ascii")
     except (OSError, ValueError):
         key = ""
-    if key and _is_stored(cache, key):
+    if KEY.fullmatch(key) and (stored := _stored(cache, key, files)) is not None:
         tick(len(files))
-        return _load(cache, key, files)
+        return stored
     contents = list(in_parallel(content_of, files))
     key = content_key(contents, size)
-    if _is_stored(cache, key):
+    if (stored := _stored(cache, key, files)) is not None:
         tick(len(files))
     else:
         _store(files, contents, size, cache=cache, key=key, tick=tick)
+        stored = _stored(cache, key, files)
+    if stored is None:
+        raise InputError(
+            f"{cache / 'images' / key} cannot be read back; needed: a working disk for the cache"
+        )
     if not any(content.startswith(UNOPENED) for content in contents):  # a permission may change unseen
         make_folder(by_stat.parent)
+        if not by_stat.is_file():
+            _discard(by_stat)
         with replacing(by_stat) as temporary:
             temporary.write_text(key, encoding="ascii")
-    return _load(cache, key, files)
+    return stored
 
 
 def stat_key(files: list[str], size: Size) -> str:
@@ -134,36 +155,73 @@ def _key_prefix(size: Size) -> bytes:
     return f"surefoot {VERSION} {size.pixels} {size.fit}\n".encode()
 
 
-def _is_stored(cache: Path, key: str) -> bool:
-    """Whether the array exists; arrays appear under their name only when complete."""
-    return (cache / "images" / key / "rows.npz").is_file()
-
-
-def _load(cache: Path, key: str, files: list[str]) -> Decoded:
-    """Open an array; its pixels are read from disk on access."""
+def _stored(cache: Path, key: str, files: list[str]) -> Decoded | None:
+    """Open an array, whose pixels are read from disk on access; None where it is missing or damaged."""
     folder = cache / "images" / key
-    with np.load(folder / "rows.npz", allow_pickle=False) as stored:
-        heights, widths, rows = (stored[name] for name in ("heights", "widths", "rows"))
-        contents = tuple("" if c.startswith(UNOPENED) else c for c in stored["contents"].tolist())
-    reasons: dict[str, str] = json.loads((folder / "unreadable.json").read_text(encoding="utf-8"))
-    buffer: Any = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
+    try:
+        _verify(folder)
+        with np.load(folder / "rows.npz", allow_pickle=False) as stored:
+            heights, widths, rows = (stored[name] for name in ("heights", "widths", "rows"))
+            contents = tuple("" if c.startswith(UNOPENED) else c for c in stored["contents"].tolist())
+        reasons: dict[str, str] = json.loads((folder / "unreadable.json").read_text(encoding="utf-8"))
+        buffer: Any = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, TypeError, InputError):  # no such file, or other content
+        return None
     unreadable = tuple(Unreadable(files[int(row)], reason) for row, reason in reasons.items())
     return Decoded(buffer, heights, widths, rows, contents, unreadable)
+
+
+def _verify(folder: Path) -> None:
+    """ValueError if a file is not the one that was written; not read if unchanged since the last time."""
+    document = read_json(folder / VERIFIED, "the digests of an array")
+    if not isinstance(document, dict):
+        raise ValueError(document)
+    files = _state(folder)
+    if document.get("files") == files:
+        return
+    digests = {name: sha256_of(folder / name) for name in FILES}
+    if document.get("sha256") != digests:
+        raise ValueError(folder)
+    with suppress(InputError), replacing(folder / VERIFIED) as temporary:  # a cache that is only read
+        temporary.write_text(json.dumps({"sha256": digests, "files": files}), encoding="utf-8")
+
+
+def _state(folder: Path) -> list[list[int]]:
+    """Numbers of the file system that are others once a file was written to; OSError if it is no file."""
+    for name in FILES:
+        refuse_special(folder / name)
+    stats = [(folder / name).stat() for name in FILES]
+    return [[stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino] for stat in stats]
 
 
 def _store(files: list[str], contents: list[str], size: Size, *, cache: Path, key: str, tick: Tick) -> None:
     """Decode the files into a new array. If another process stores the same first, its copy stays."""
     target = cache / "images" / key
     make_folder(target.parent)
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{key[:12]}-"))
+    temporary = target.with_name(f".{key[:12]}-{secrets.token_hex(6)}")
     try:
+        temporary.mkdir()
         _write_array(temporary, files, contents, size, tick)
+        if _stored(cache, key, files) is None:
+            _discard(target)
         temporary.rename(target)
+        sync(target.parent)
     except OSError as error:
-        if not _is_stored(cache, key):
+        if _stored(cache, key, files) is None:
             raise InputError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _discard(damaged: Path) -> None:
+    """Remove a file or folder of the cache, whatever it is, if it is there."""
+    aside = damaged.with_name(f".{damaged.name[:12]}-{secrets.token_hex(6)}")
+    with suppress(FileNotFoundError):
+        damaged.rename(aside)
+        if aside.is_dir() and not aside.is_symlink():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.unlink()
 
 
 def _write_array(folder: Path, files: list[str], contents: list[str], size: Size, tick: Tick) -> None:
@@ -193,6 +251,11 @@ def _write_array(folder: Path, files: list[str], contents: list[str], size: Size
         widths=table[:, 2],
         contents=np.asarray(contents, dtype=np.str_),
     )
+    for name in FILES:
+        sync(folder / name)
+    digests = {name: sha256_of(folder / name) for name in FILES}
+    with replacing(folder / VERIFIED) as out_verified:
+        out_verified.write_text(json.dumps({"sha256": digests, "files": _state(folder)}), encoding="utf-8")
 
 
 def unreadable_text(unreadable: tuple[Unreadable, ...]) -> str:

@@ -19,6 +19,8 @@ SAFETENSORS = ".safetensors"
 NESTED = ("state_dict", "model")  # keys under which training scripts store the weights
 WRAPPERS = ("module.", "_orig_mod.")  # DataParallel's and torch.compile's
 OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")  # old files have dots in these names
+FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+WHOLES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of counters and masks
 FORBIDDEN = re.compile(r"GLOBAL (\S+)")
 
 
@@ -39,7 +41,17 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
         raise InputError(f"{path} is not a safetensors file: {error}") from error
+    for key, tensor in tensors.items():
+        if (kind := _not_plain(tensor)) is not None:
+            raise InputError(f"{path} holds a {kind} tensor under {key!r}; allowed: dense tensors of numbers")
     return {_published_name(name): tensor for name, tensor in tensors.items()}
+
+
+def _not_plain(tensor: Tensor) -> str | None:
+    """What a tensor is that does not simply hold its numbers; else None."""
+    kinds = {"meta": tensor.is_meta, "quantised": tensor.is_quantized, "nested": tensor.is_nested}
+    sparse = {str(tensor.layout).removeprefix("torch."): tensor.layout is not torch.strided}
+    return next((kind for kind, holds in (kinds | sparse).items() if holds), None)
 
 
 def _read_pytorch(path: str | Path) -> dict[str, Tensor]:
@@ -118,13 +130,26 @@ def load_weights(network: Network, path: str | Path) -> WeightsReport:
     }
     report = _compare(str(path), tensors, backbone, network.published_head)
     _refuse_wrong_file(network, report)
-    for name in report.matched:  # a damaged file would look like a training that diverges
-        if not torch.isfinite(tensors[name]).all():
-            raise InputError(f"{report.path}: {name} holds NaN or infinity; allowed: numbers")
+    converted = {
+        name: _converted(report.path, name, tensors[name], backbone[name]) for name in report.matched
+    }
     with torch.no_grad():
-        for name in report.matched:
-            backbone[name].copy_(tensors[name])  # converts float16, and moves to the network's device
+        for name, tensor in converted.items():
+            backbone[name].copy_(tensor)
     return report
+
+
+def _converted(path: str, name: str, tensor: Tensor, target: Tensor) -> Tensor:
+    """In the target's type, on its device; types that hold other kinds of numbers are refused."""
+    kinds = (FLOATS, WHOLES, (target.dtype,))
+    if not any(tensor.dtype in kind and target.dtype in kind for kind in kinds):
+        got, needed = (str(each.dtype).removeprefix("torch.") for each in (tensor, target))
+        allowed = ", ".join(str(each).removeprefix("torch.") for each in FLOATS)
+        raise InputError(f"{path}: {name} is {got} for {needed} weights; allowed: {allowed}")
+    converted = tensor.to(target)
+    if not torch.isfinite(converted).all():  # a damaged file would look like a training that diverges
+        raise InputError(f"{path}: {name} holds NaN or infinity; allowed: numbers")
+    return converted
 
 
 def _compare(

@@ -218,7 +218,13 @@ def calibration_map(calibration: Calibration, ax: Axes | None = None) -> Axes:
     axes.plot([lowest, 1], [lowest, 1], **DIAGONAL)
     for novelty in (0.0, 0.5, 1.0) if calibration.needs_novelty else (None,):
         given = None if novelty is None else np.full(len(before), novelty)
-        every = Predictions.from_logits(logits, None, kind=calibration.label_kind, novelty=given)
+        every = Predictions.from_logits(
+            logits,
+            None,
+            kind=calibration.label_kind,
+            novelty=given,
+            class_names=calibration.class_names,
+        )
         after = calibration(every).probs()[:, 0]
         label = _short_summary(calibration) if novelty is None else f"novelty {novelty:g}"
         axes.plot(before, after, **Style(axes).line, label=label)

@@ -87,6 +87,7 @@ def _read_member(name: str, member: zipfile.ZipInfo, archive: zipfile.ZipFile) -
             filled += len(piece)
     if filled != size:
         raise InputError(f"array {name!r} ends after {filled:,} of {size:,} bytes")
+    data.flags.writeable = False  # so that predictions need no copy
     array = np.ndarray(shape, dtype, data, order="F" if in_columns else "C")
     if dtype.kind == "U":
         refuse_invalid_text(name, array)

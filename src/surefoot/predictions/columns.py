@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import parse_json
-from surefoot.predictions.labels import IGNORE
+from surefoot.predictions.labels import IGNORE, short
 
 METADATA = b"surefoot"
 PREDICT_COLUMNS = frozenset({"label", "confidence", "entropy", "novelty", "error"})
@@ -36,9 +36,14 @@ class Columns:
 def read_columns(table: pa.Table) -> Columns:
     """The scores, labels and class names in a table."""
     refuse_repeated(table.column_names)
-    scale, scores, names, score_columns = scores_in(table)
+    scale, scores, in_columns, score_columns = scores_in(table)
     stored = stored_in(table)
-    names = stored.get("class_names") or names
+    names: list[str] | None = stored.get("class_names") or in_columns
+    if names and in_columns and names != in_columns:
+        raise InputError(
+            f"the classes are {short(tuple(names))} in the metadata 'surefoot', and "
+            f"{short(tuple(in_columns))} in the names of the columns; must be equal"
+        )
     labels, label_columns = labels_in(table, None if stored.get("label") == "index" else names)
     return Columns(scale, scores, labels, names, [*score_columns, *label_columns])
 

@@ -15,6 +15,7 @@ from surefoot.arguments import checked
 from surefoot.errors import InputError, one_line
 from surefoot.io import refuse_special, replacing
 from surefoot.predictions.archive import read_arrays
+from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import (
     METADATA,
     is_label,
@@ -30,7 +31,16 @@ from surefoot.predictions.columns import (
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.paths import SUFFIXES, files_named
 from surefoot.predictions.predictions import Predictions, concatenated
-from surefoot.predictions.tables import arrow_file, decoding, read_csv, read_parquet, read_stream, write_csv
+from surefoot.predictions.tables import (
+    arrow_file,
+    decoding,
+    fits_csv,
+    read_csv,
+    read_parquet,
+    read_stream,
+    values_in,
+    write_csv,
+)
 
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes", "features")
 
@@ -145,7 +155,7 @@ def _refuse_unwritable(predictions: Predictions, table: pa.Table, suffix: str) -
             )
     refuse_repeated(table.column_names)
     for field in table.schema if suffix == ".csv" else ():
-        if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
+        if not fits_csv(field.type):
             raise InputError(f"column {field.name!r} has type {field.type}; a .csv holds numbers and text")
 
 
@@ -166,7 +176,7 @@ def to_wide_table(predictions: Predictions) -> pa.Table:
 
     In double precision: a .csv is read so, and fewer digits of a float32 would be another number.
     """
-    names = predictions.class_names or tuple(str(index) for index in range(predictions.classes))
+    names = class_names_of(predictions)
     logits, labels = predictions.logits.astype(np.float64), predictions.labels
     columns: dict[str, Any] = {f"logit_{name}": logits[0, :, i] for i, name in enumerate(names)}
     if predictions.kind is LabelKind.ONE_LABEL:
@@ -229,7 +239,7 @@ def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
     for name in ("groups", "ids"):
         if name in table.column_names:
             refuse_gaps(table[name], name)
-            keys[name] = table[name].to_pylist()
+            keys[name] = values_in(table[name])
     build = Predictions.from_logits if columns.scale == "logit" else Predictions.from_probs
     return build(
         columns.scores,

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from surefoot.errors import InputError, refuse_unknown
+from surefoot.predictions.arrays import frozen_table
 from surefoot.predictions.columns import METADATA
 from surefoot.predictions.files import from_table
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.tables import with_plain_text
 
 INDEX = "__index_level_"  # how pandas calls its index in Arrow
 Name = str | int  # pandas counts columns that have no names
@@ -54,7 +56,7 @@ def read_frame(
     needed = table.select(used).rename_columns([renamed[name] for name in used])
     rest = [name for name in table.column_names if name not in used]
     found = from_table(_with_class_names(needed, class_names), kind)
-    return replace(found, attributes=table.select(rest) if rest else None)
+    return replace(found, attributes=frozen_table(table.select(rest)) if rest else None)
 
 
 def _with_class_names(table: pa.Table, names: Sequence[str | int] | None) -> pa.Table:
@@ -99,7 +101,7 @@ def as_table(frame: Any) -> pa.Table:
             "a Hugging Face dataset"
         ) from None
     columns = [name for name in table.column_names if not name.startswith(INDEX)]
-    return table.select(columns).replace_schema_metadata(None)
+    return with_plain_text(table.select(columns).replace_schema_metadata(None))
 
 
 def _with_label_names(

@@ -39,15 +39,25 @@ class ClassifierOutputs(Protocol):
 
 def refuse_other_classifier(sides: Mapping[str, ClassifierOutputs]) -> None:
     """Raise if predictions, by the name of their source, cannot come from the same classifier."""
+    _refuse_other(sides, "kind", "classes", "class_names")
+
+
+def refuse_other_kind(sides: Mapping[str, ClassifierOutputs]) -> None:
+    """The same, whatever the classes are called."""
+    _refuse_other(sides, "kind", "classes")
+
+
+def _refuse_other(sides: Mapping[str, ClassifierOutputs], *names: str) -> None:
     (first, expected), *others = sides.items()
     for side, outputs in others:
-        for name in ("kind", "classes", "class_names"):
+        for name in names:
             a, b = getattr(expected, name), getattr(outputs, name)
             if a != b and not (name == "class_names" and None in (a, b)):
                 what = "kinds" if name == "kind" else name.replace("_", " ")
-                raise InputError(f"{what} differ: {first} {_short(a)}, {side} {_short(b)}; must be equal")
+                raise InputError(f"{what} differ: {first} {short(a)}, {side} {short(b)}; must be equal")
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """Class names, or any other value, in a line of limited length."""
     text = ", ".join(value) if isinstance(value, tuple) else str(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -10,23 +10,27 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surefoot.arguments import checked
-from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown
+from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown, shown
+from surefoot.predictions.arrays import as_numpy, frozen_table, is_frozen, own, own_keys
+from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import class_indices, names_true_or_false
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Whole, average, extremes_of, outcomes_of, probabilities
 from surefoot.predictions.outcomes import Array, Outcomes
+from surefoot.predictions.tables import empty_cells, values_in
 from surefoot.predictions.validate import (
     Floats,
     as_floats,
-    as_keys,
     as_labels,
     as_predictions,
+    as_rectangle,
     check_features,
     check_length,
     check_predictions,
     first_not_finite,
 )
 from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, may_have_zeros, raise_zeros
+from surefoot.text import count_of
 
 
 @checked
@@ -51,6 +55,10 @@ class Predictions:
     features: Floats | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
+        for name in ("logits", "labels", "novelty", "features", "groups", "ids"):
+            given = getattr(self, name)
+            if given is not None and not is_frozen(given):
+                object.__setattr__(self, name, own(name, given))
         check_predictions(self.logits, self.labels, self.kind, self.class_names)
         for name in ("groups", "ids", "novelty", "attributes", "features"):
             check_length(name, getattr(self, name), self.n)
@@ -92,7 +100,7 @@ class Predictions:
         array([[[ 0. ,  1.5],
                 [ 0. , -0.5]]])
         """
-        scores = as_floats("logits", as_numpy(logits))
+        scores = as_floats("logits", as_numpy("logits", logits))
         return _build("logit", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
 
     @staticmethod
@@ -118,7 +126,7 @@ class Predictions:
         >>> Predictions.from_probs([[0.9, 0.1], [0.4, 0.6]], ["cat", "dog"], class_names=["cat", "dog"])
         Predictions(one_label, members=1, n=2, classes=2)
         """
-        scores = as_floats("probs", as_numpy(probs))
+        scores = as_floats("probs", as_numpy("probs", probs))
         return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
 
     @staticmethod
@@ -170,16 +178,18 @@ class Predictions:
             if not isinstance(batch, list | tuple) or len(batch) != 2:
                 got = f"{len(batch)} parts" if isinstance(batch, list | tuple) else type(batch).__name__
                 raise InputError(f"a batch is {got}; allowed: (logits, labels)")
-            scores, truth = as_floats("logits", as_numpy(batch[0])), np.asarray(as_numpy(batch[1]))
-            if len(scores) != len(truth):
-                raise InputError(f"a batch has {len(scores)} rows of logits and {len(truth)} labels")
-            if logits and scores.shape[1:] != logits[0].shape[1:]:
-                first, other = (each.shape[1:] for each in (logits[0], scores))
-                raise InputError(
-                    f"a row of logits has shape {first} in the first batch and {other} in another"
-                )
-            logits.append(scores)
-            labels.append(truth)
+            scores = as_floats("logits", as_numpy("logits", batch[0]))
+            truth = as_rectangle("labels", as_numpy("labels", batch[1]))
+            if not truth.ndim or len(scores) != len(truth):
+                got = f"{len(truth)} labels" if truth.ndim else f"labels {shown(batch[1])}"
+                raise InputError(f"a batch has {len(scores)} rows of logits and {got}; must be equal")
+            for what, arrays, array in (("logits", logits, scores), ("labels", labels, truth)):
+                if arrays and array.shape[1:] != arrays[0].shape[1:]:
+                    first, other = arrays[0].shape[1:], array.shape[1:]
+                    raise InputError(
+                        f"a row of {what} has shape {first} in the first batch and {other} in another"
+                    )
+                arrays.append(np.array(array))  # the next batch may be in the same memory
         if not logits:
             raise InputError("no batches; needed: at least one")
         return Predictions.from_logits(np.concatenate(logits), np.concatenate(labels), **optional)
@@ -241,7 +251,7 @@ class Predictions:
     @checked
     def with_logits(self, logits: Any) -> "Predictions":
         """The same samples with other logits."""
-        return replace(self, logits=as_numpy(logits))
+        return replace(self, logits=as_numpy("logits", logits))
 
     def probs(self) -> Array:
         """Probabilities (n, classes) in float64: softmax, or sigmoid per class, averaged over members."""
@@ -287,7 +297,7 @@ class Predictions:
     @checked
     def of_class(self, name: str) -> "Predictions":
         """One class of many labels as binary predictions: present or not."""
-        names = self.class_names or tuple(str(index) for index in range(self.classes))
+        names = class_names_of(self)
         if self.kind is LabelKind.ONE_LABEL:
             raise InputError(f"class {name!r} alone needs many labels; got one label per row")
         refuse_unknown("class", [name], names)
@@ -313,15 +323,19 @@ class Predictions:
 
     @checked
     def grouped_by(self, column: str) -> "Predictions":
-        """The same predictions with an attribute column as groups."""
+        """The same predictions with an attribute column, or `ids`, as groups."""
         if column == "groups" and self.groups is not None:
             return self
+        if column == "ids" and self.ids is not None:
+            return replace(self, groups=self.ids)
         values = self.column(column)
-        if values.null_count:
+        empty = np.flatnonzero(empty_cells(values))
+        if len(empty):
+            rows = count_of(len(empty), "row")
             raise InputError(
-                f"column {column!r} is empty in {values.null_count} rows; every row needs a group"
+                f"column {column!r} is empty in {rows}, first in row {empty[0]}; every row needs a group"
             )
-        return replace(self, groups=as_keys(f"column {column!r}", values.to_pylist()))
+        return replace(self, groups=own_keys(f"column {column!r}", values_in(values)))
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:
@@ -343,14 +357,13 @@ def concatenated(parts: Sequence[Predictions]) -> Predictions:
 
 def _row_indices(rows: Any, n: int) -> NDArray[np.int64]:
     every = np.arange(n)
-    if isinstance(rows, slice):
-        return every[rows]
     try:
-        given = np.asarray(rows)
-        index = every[given] if given.size else every[:0]  # an empty list has no type
+        given = rows if isinstance(rows, slice) else np.asarray(as_numpy("rows", rows))
+        # An empty list has no type.
+        index = every[given] if isinstance(given, slice) or given.size else every[:0]
         if index.ndim == 1:
-            return index
-        reason = f"shape {given.shape}"
+            return np.ascontiguousarray(index)  # torch has no negative strides
+        reason = f"shape {np.shape(rows)}"
     except (IndexError, TypeError, ValueError) as error:
         reason = one_line(error)
     raise InputError(
@@ -371,26 +384,26 @@ def _build(
     features: Any,
 ) -> Predictions:
     known = None if kind is None else LabelKind(kind)
-    truth = None if labels is None else _label_indices(as_numpy(labels), class_names)
+    truth = None if labels is None else _label_indices(as_numpy("labels", labels), class_names)
     logits, truth, known = as_predictions(scale, scores, truth, known)
     if novelty is not None:
-        novelty = as_floats("novelty", as_numpy(novelty)).astype(np.float64)
+        novelty = as_floats("novelty", as_numpy("novelty", novelty)).astype(np.float64)
     return Predictions(
         logits=logits,
         labels=truth,
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
-        groups=None if groups is None else as_keys("groups", as_numpy(groups)),
-        ids=None if ids is None else as_keys("ids", as_numpy(ids)),
+        groups=None if groups is None else own_keys("groups", groups),
+        ids=None if ids is None else own_keys("ids", ids),
         novelty=novelty,
-        attributes=_as_table(attributes) if isinstance(attributes, Mapping) else attributes,
-        features=None if features is None else as_floats("features", as_numpy(features)),
+        attributes=None if attributes is None else _as_table(attributes),
+        features=None if features is None else as_floats("features", as_numpy("features", features)),
     )
 
 
-def _as_table(columns: Mapping[str, Any]) -> pa.Table:
+def _as_table(columns: pa.Table | Mapping[str, Any]) -> pa.Table:
     try:
-        return pa.table(columns)
+        return frozen_table(columns if isinstance(columns, pa.Table) else pa.table(columns))
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InputError(f"attributes are not columns ({one_line(error)}); allowed: lists by name") from error
 
@@ -410,22 +423,10 @@ def _label_indices(labels: Any, class_names: Sequence[str | int] | None) -> NDAr
         raise InputError("labels are text, and no classes are named; needed: class_names, or class indices")
     if array.ndim != 1:
         raise InputError(f"labels are text of shape {array.shape}; allowed: one name for each row")
-    texts = [None if each is None or each != each else str(each) for each in array.tolist()]
+    texts = [None if _is_missing(each) else str(each) for each in array.tolist()]
     return as_labels(class_indices(pa.chunked_array([pa.array(texts)]), names))
 
 
-def as_numpy(values: Any) -> Any:
-    """Tensors, on a GPU too, and anything with DLPack, as an array that shares memory where it can."""
-    if is_tensor(values):
-        tensor = values.detach().cpu().to_dense()
-        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
-    if isinstance(values, np.ndarray) or not hasattr(values, "__dlpack__"):
-        return values
-    return np.from_dlpack(values)
-
-
-def is_tensor(values: Any) -> bool:
-    """Whether it is a tensor of torch, which is not imported to find out."""
-    return any(
-        (of.__module__.split(".")[0], of.__name__) == ("torch", "Tensor") for of in type(values).__mro__
-    )
+def _is_missing(label: Any) -> bool:
+    """Whether it is None, NaN, or what pandas has instead."""
+    return label is None or type(label).__name__ in ("NAType", "NaTType") or label != label

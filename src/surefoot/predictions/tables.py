@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from numpy.typing import NDArray
 
 from surefoot.errors import InputError, one_line
 from surefoot.predictions.columns import is_score, numbers_in
@@ -67,7 +69,7 @@ def read_parquet(file: Path) -> pa.Table:
             refuse_announced(opened.metadata, range(opened.metadata.num_row_groups))
         with arrow_file(file) as source:
             table = parquet.read_table(source, partitioning=None, page_checksum_verification=True)
-        return validated(table)
+        return with_plain_text(validated(table))
 
 
 def arrow_file(path: str | Path, mode: str = "rb") -> pa.OSFile:
@@ -84,10 +86,44 @@ def refuse_announced(metadata: "FileMetaData", groups: Iterable[int]) -> None:
     refuse_larger_than_memory("the rows", total)
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column's values are text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def values_in(column: pa.ChunkedArray) -> list[Any]:
+    """The values as Python's; times that Python has not, such as the year 12,000, as text."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        values = column.cast(pa.string()).to_pylist()
+    return values
+
+
+def with_plain_text(table: pa.Table) -> pa.Table:
+    """With text of Arrow's newer types, for which it lacks functions, in the older ones."""
+    older = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    types = [older.get(kind, kind) for kind in table.schema.types]
+    if types == table.schema.types:
+        return table
+    fields = [field.with_type(kind) for field, kind in zip(table.schema, types, strict=True)]
+    return table.cast(pa.schema(fields, table.schema.metadata))
+
+
+def empty_cells(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """(n,): where a value is missing, NaN, or text that is blank."""
+    import pyarrow.compute as pc  # slow to import
+
+    empty = pc.is_null(column, nan_is_null=True)
+    if is_text(column.type):
+        empty = pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), "")
+    return np.asarray(empty, dtype=np.bool_)
+
+
 def read_stream(data: Any) -> pa.Table:
     """The table in the bytes of an Arrow stream."""
     with decoding("an Arrow stream"), limited_memory(), pa.ipc.open_stream(pa.py_buffer(data)) as stream:
-        return validated(stream.read_all())
+        return with_plain_text(validated(stream.read_all()))
 
 
 def read_csv(file: Path) -> pa.Table:
@@ -188,6 +224,16 @@ def write_csv(table: pa.Table, path: Path) -> None:
     """A csv file in which no cell is a formula for a spreadsheet; `read_csv` gives the text back exactly."""
     with arrow_file(path, "wb") as file:
         pyarrow.csv.write_csv(spreadsheet_table(table), file)
+
+
+def fits_csv(kind: pa.DataType) -> bool:
+    """Whether a column's values are one cell of text each."""
+    if pa.types.is_dictionary(kind):
+        return fits_csv(kind.value_type)
+    is_bytes = (
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    )
+    return not (pa.types.is_nested(kind) or is_bytes)
 
 
 def spreadsheet_table(table: pa.Table) -> pa.Table:

@@ -3,6 +3,7 @@
 Does not need torch.
 """
 
+import math
 import re
 import unicodedata
 from collections import Counter
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError
+from surefoot.errors import InputError, one_line, shown
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.logits import extremes_of
@@ -30,17 +31,35 @@ Whole = NDArray[np.integer]
 
 def as_array(name: str, values: Any) -> NDArray[Any]:
     """A contiguous array of numbers in this machine's byte order, sharing memory where it can."""
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise InputError(f"{name} have rows of different lengths; allowed: a rectangular array") from None
+    array = as_rectangle(name, values)
+    if array.dtype.kind == "O" and array.ndim:  # such as columns of pandas that can have gaps
+        array = as_rectangle(name, array.tolist())
+    if array.dtype.kind == "O" and array.ndim:
+        numbers = (isinstance(each, float | np.number) or _is_small(each) for each in array.flat)
+        first = next((place for place, is_number in enumerate(numbers) if not is_number), 0)
+        row = np.unravel_index(first, array.shape)[0]
+        raise InputError(f"{name} hold {shown(array.flat[first])} in row {row}; allowed: numbers")
     if array.dtype.kind not in "fiub":
         kind = {"U": "text", "O": type(values).__name__}.get(array.dtype.kind, array.dtype)
-        what = "are None" if values is None else f"have type {'object' if kind == 'ndarray' else kind}"
+        what = "are None" if values is None else f"have type {kind}"
         raise InputError(f"{name} {what}; allowed: numbers")
     if not array.ndim:
         raise InputError(f"{name} are a single number; allowed: an array with a number for each row")
     return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="C")
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
+
+
+def as_rectangle(name: str, values: Any) -> NDArray[Any]:
+    """An array of any type."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise InputError(f"{name} have rows of different lengths; allowed: a rectangular array") from None
+    except (RuntimeError, TypeError) as error:  # of tensors in a list
+        raise InputError(f"{name} are no array ({one_line(error)}); allowed: numbers") from None
 
 
 def as_floats(name: str, values: Any) -> Floats:
@@ -76,6 +95,8 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
     if keys.dtype.kind == "O":
         if keys.ndim == 1 and all(isinstance(value, str) for value in keys):
             return _as_text(name, keys)
+        if keys.ndim == 1:
+            _refuse_missing(name, keys.tolist())
         try:
             keys = np.asarray(keys.tolist())
         except ValueError as error:
@@ -87,6 +108,13 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
             f"{name} have type {keys.dtype} and shape {keys.shape}; allowed: a list of text or whole numbers"
         )
     return keys.astype(keys.dtype.newbyteorder("="), copy=False)  # Arrow takes no other byte order
+
+
+def _refuse_missing(name: str, keys: list[Any]) -> None:
+    """Raise for None, or for a number that is NaN beside text, which numpy would turn into the text 'nan'."""
+    for row, key in enumerate(keys):
+        if key is None or (isinstance(key, float) and math.isnan(key)):
+            raise InputError(f"{name} are missing in row {row}; allowed: a value in every row")
 
 
 def _as_text(name: str, texts: NDArray[Any]) -> NDArray[Any]:
@@ -284,8 +312,21 @@ def _with_members(scores: Floats) -> Floats:
     )
 
 
+def _as_written(probs: Floats) -> NDArray[np.float64]:
+    """In float64; a float32 that is nearest to a decimal of up to 7 digits is that decimal, as in a .csv.
+
+    Rows of float32 sum to 1 only nearly, so that equal probabilities would no longer tie.
+    """
+    wide = probs.astype(np.float64)
+    if probs.dtype == np.float64:
+        return wide
+    short = wide.round(7)
+    return np.where(short.astype(probs.dtype) == probs, short, wide)
+
+
 def _logits_of(probs: Floats, kind: LabelKind) -> Floats:
-    """log p for softmax, log(p / (1 - p)) for sigmoid."""
+    """log p for softmax, log(p / (1 - p)) for sigmoid; in float64, so that equal probabilities tie."""
+    probs = _as_written(probs)
     logs = as_zeros(probs)
     np.log(logs, out=logs)
     if probs.shape[2] == 1 or kind is LabelKind.MANY_LABELS:

@@ -18,7 +18,8 @@ Array = NDArray[np.float64]
 LEAST = 2.0**-126  # the smallest normal float32, 1.2e-38
 LOG_ZERO = math.log(LEAST)  # -87.3
 NUMBERS_AT_ONCE = 2**20
-TOLERANCE = 1e-4  # of a logarithm in float32, and of the sum of a row
+TOLERANCE = 1.1e-3  # of a logarithm: that of a row's sum, which may be off by 1e-3, and that of float32
+MOST = 0.25  # that a 0 is read as: of a tree, all probabilities may be 0 and 1
 
 
 def as_zeros(probs: Floats) -> Floats:
@@ -34,7 +35,7 @@ def half_of_smallest(logits: Floats, kind: LabelKind) -> float | None:
 
 def stand_in(smallest: float) -> float | None:
     """What a 0 is read as, from the log of the smallest positive probability; None: as LEAST, which it is."""
-    half = math.exp(smallest) / 2
+    half = min(math.exp(smallest) / 2, MOST)
     return half if half > 2 * LEAST else None
 
 

@@ -55,6 +55,7 @@ class Recipe:
     network: str = "resnet18"
     stem: str = "large"  # or "small": 3x3, no pooling, for small images
     pretrained: str | None = None  # sha256 of the weights file, so that the same name never means two files
+    code: tuple[str, ...] = ()  # of a user's own network: each file of its source with its digest
     learning_rate: float = 0.01
     epochs: int = 24
     batch: int = 128
@@ -83,6 +84,9 @@ class Recipe:
         for name, value in ({"network": self.network} | pretrained).items():
             if not isinstance(value, str) or not value:
                 raise InputError(f"{name} is {value!r}; allowed: text")
+        if not isinstance(self.code, list | tuple) or not all(isinstance(each, str) for each in self.code):
+            raise InputError(f"code is {self.code!r}; allowed: a list of texts, as 'surefoot run' writes it")
+        object.__setattr__(self, "code", tuple(self.code))
         if self.variant is not None and not isinstance(self.variant, VariantValues):
             raise InputError(f"variant is {self.variant!r}; allowed: a table with a kind")
         one_of("stem", self.stem, ("large", "small"))
@@ -121,10 +125,11 @@ class Recipe:
         return self.learning_rate * (0.1 if epoch >= self.drop_epoch else 1.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values; the variant only where there is one."""
+        """Plain values; the variant and the source only where there is one."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        variant = values.pop("variant")
+        variant, code = values.pop("variant"), values.pop("code")
         plain = {name: str(v) if isinstance(v, StrEnum) else v for name, v in values.items()}
+        plain |= {"code": list(code)} if code else {}
         return plain if variant is None else {**plain, "variant": variant.as_dict()}
 
     @cached_property

@@ -57,9 +57,10 @@ def monitor_table(check: Check) -> Table:
                 TableCell(p_text(each.adjusted), bold=each in check.significant),
             )
         )
+    groups = "" if check.groups is None else f" ({check.groups[1]:,} groups with {check.groups[0]:,})"
     title = (
-        f"{count_of(check.n_current, 'current row')} compared with {check.n_reference:,} reference rows; "
-        f"significance level {check.budget.level:.3g}"
+        f"{count_of(check.n_current, 'current row')} compared with {check.n_reference:,} reference rows"
+        f"{groups}; significance level {check.budget.level:.3g}"
     )
     return Table(title, COLUMNS, (Section(None, tuple(rows)),))
 

@@ -1,5 +1,6 @@
 """The result of `surefoot sets` as a table and a verdict."""
 
+from surefoot.deploy.groups import of_groups, repeated_sentences
 from surefoot.deploy.sets import Sets
 from surefoot.report.tables import Table
 from surefoot.report.thresholds import proportion_text
@@ -14,20 +15,29 @@ def sets_table(sets: Sets) -> Table:
         if each.coverage.n
     ]
     return Table.of_text(
-        f"All classes with a probability of {sets.least_probability:.4g} or more; exact 95% intervals",
+        f"All classes with a probability of {sets.least_probability:.4g} or more; "
+        f"{'exact ' if sets.groups is None else ''}95% intervals",
         ("data", "contain the true class", "mean size", "one class only"),
         rows,
     )
 
 
+def _new_row(sets: Sets) -> str:
+    if sets.groups is None:
+        return "a new one"
+    return "a new one of this group" if sets.groups == 1 else "one of a new group"
+
+
 def sets_verdict(sets: Sets) -> list[str]:
     """What is guaranteed, for which data, and what is not."""
     sentences = [
-        f"Guaranteed over the draw of these {sets.n:,} rows and of a new one: on familiar data the set "
-        f"contains the true class with probability {sets.coverage:.3g} or more."
+        f"Guaranteed over the draw of these {sets.n:,} rows{of_groups(sets.groups)} and of {_new_row(sets)}: "
+        f"on familiar data the set contains the true class with probability {sets.coverage:.3g} or more."
     ]
+    rows = "rows" if sets.groups is None else "groups"
     if sets.least_probability == 0:
-        sentences.append("That takes every class in every set: too few rows for this coverage.")
+        sentences.append(f"That takes every class in every set: too few {rows} for this coverage.")
+    sentences += repeated_sentences(sets.repeated)
     scope = "The guarantee does not cover unfamiliar data"
     strange = sets.measured.get("unfamiliar")
     if strange is None:

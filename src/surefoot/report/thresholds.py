@@ -10,6 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from surefoot import __version__
+from surefoot.deploy.groups import of_groups, repeated_sentences
 from surefoot.deploy.thresholds import Thresholds, Zone
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
@@ -45,7 +46,7 @@ def thresholds_table(chosen: Thresholds, measured: Measured) -> Table:
     at = "at " if chosen.accept > 0 else ""
     title = f"Accept {at}{_accepted(chosen.accept)}{below}" if chosen.per is None else f"Per {_part(chosen)}"
     return Table.of_text(
-        f"{title}; exact 95% intervals",
+        f"{title}; {'exact ' if chosen.groups is None else ''}95% intervals",
         ("data", "decision", "share of the rows", "wrong among them"),
         rows,
     )
@@ -95,8 +96,13 @@ def proportion_text(proportion: Proportion) -> str:
 
 def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
     """What is guaranteed, for which data, and what is not."""
+    elsewhere = [
+        *_on_familiar_test(chosen, measured),
+        *_on_unfamiliar(chosen, measured),
+        *repeated_sentences(chosen.repeated),
+    ]
     if chosen.per is not None:
-        return [*_of_parts(chosen), *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
+        return [*_of_parts(chosen), *elsewhere]
     guarantee = chosen.guarantee
     whose = "" if chosen.for_class is None else f" for {chosen.for_class!r}"
     others = "; a person reviews the others."
@@ -106,8 +112,9 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
     which = f"predictions{whose} at a confidence of {_accepted(chosen.accept)}{others}"
     sentences = [
         f"Accept {which}" if chosen.accept > 0 else f"Accept all predictions{whose}.",
-        f"Guaranteed with probability {guarantee.level:.3g} over the draw of these {chosen.n:,} rows: on "
-        f"familiar data at most {rounded_up(chosen.bound)} of the accepted predictions are wrong.",
+        f"Guaranteed with probability {guarantee.level:.3g} over the draw of these {chosen.n:,} rows"
+        f"{of_groups(chosen.groups)}: on familiar data at most {rounded_up(chosen.bound)} of the accepted "
+        f"predictions{_of_new_groups(chosen)} are wrong.",
     ]
     sentences.append(
         f"With the same probability, {guarantee.reject_error:.3g} or more of the rejected ones are wrong."
@@ -115,7 +122,13 @@ def thresholds_verdict(chosen: Thresholds, measured: Measured) -> list[str]:
         else "Nothing is rejected: no confidence is so low that the error below it is shown to be "
         f"{guarantee.reject_error:.3g} or more."
     )
-    return [*sentences, *_on_familiar_test(chosen, measured), *_on_unfamiliar(chosen, measured)]
+    return [*sentences, *elsewhere]
+
+
+def _of_new_groups(chosen: Thresholds) -> str:
+    if chosen.groups == 1:
+        return " of this group"
+    return "" if chosen.groups is None else " of new groups (each counts the same, whatever its size)"
 
 
 def _of_parts(chosen: Thresholds) -> list[str]:
@@ -123,7 +136,8 @@ def _of_parts(chosen: Thresholds) -> list[str]:
     sentences = [
         f"Each {_part(chosen)} has its own thresholds; a person reviews rows of any other.",
         f"Guaranteed for each on its own, with probability {guarantee.level:.3g} over the draw of its rows: "
-        f"on familiar data at most {guarantee.target_error:.3g} of its accepted predictions are wrong.",
+        f"on familiar data at most {guarantee.target_error:.3g} of its accepted predictions"
+        f"{_of_new_groups(chosen)} are wrong.",
     ]
     if without:
         sentences.append(

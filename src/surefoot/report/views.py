@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
+from surefoot.deploy.groups import groups_document, repeated_sentences
 from surefoot.deploy.monitor import Check
 from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
 from surefoot.deploy.sets import Sets, sets_document
@@ -248,12 +249,16 @@ def _thresholds_view(chosen: Thresholds) -> View:
 def _unreachable_view(unreachable: Unreachable) -> View:
     return View(
         "Confidence thresholds: none",
-        (f"{unreachable.sentence[0].upper()}{unreachable.sentence[1:]}.",),
+        (
+            f"{unreachable.sentence[0].upper()}{unreachable.sentence[1:]}.",
+            *repeated_sentences(unreachable.repeated),
+        ),
         (),
         lambda: (asdict(each) for each in unreachable.candidates),
         lambda: {
             **asdict(unreachable.guarantee),
             "n": unreachable.n,
+            **groups_document(unreachable.groups, unreachable.repeated),
             "candidates": [asdict(each) for each in unreachable.candidates],
         },
         lambda ax: _draw_candidates(unreachable, plots.given_or_new(ax)),

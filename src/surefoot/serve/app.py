@@ -29,6 +29,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from surefoot import __version__
+from surefoot.errors import InputError
 from surefoot.images.decode import refusing_bombs
 from surefoot.pages import TEMPLATES, template_named
 from surefoot.runtime import usable_cores
@@ -45,6 +46,7 @@ from surefoot.serve.limits import (
 )
 from surefoot.serve.uploads import Upload, read_rows_body, read_uploads
 from surefoot.serve.window import ShiftWindow
+from surefoot.text import visible
 
 T = TypeVar("T")
 
@@ -117,7 +119,8 @@ class Metrics:
     def __init__(self, capacity: Capacity, info: Mapping[str, str]) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # each counter would have a second series
         self.registry = CollectorRegistry()
-        Info("surefoot", "What is served.", registry=self.registry).info(dict(info))
+        shown = {name: visible(text) for name, text in info.items()}
+        Info("surefoot", "What is served.", registry=self.registry).info(shown)
         waiting = Gauge("surefoot_waiting_images", "Images waiting for a prediction.", registry=self.registry)
         waiting.set_function(lambda: capacity.waiting)
         memory = Gauge("surefoot_held_bytes", "Bytes of uploads in memory.", registry=self.registry)
@@ -230,6 +233,8 @@ class Service:
     async def _predicted(self, sample: Tensor) -> Outcome:
         try:
             return await asyncio.wrap_future(self.batcher.submit(sample))
+        except InputError as error:
+            return RefusedError(422, str(error))
         except PredictionError:
             return RefusedError(500, "the prediction failed; see the server's log")
 
@@ -331,10 +336,10 @@ def predict_response(
 
 
 def json_response(status: int, document: Any) -> Response:
-    """A JSON response."""
-    text = json.dumps(document, allow_nan=False, ensure_ascii=False)
+    """A JSON response, in ASCII: no name in it controls a terminal."""
+    text = json.dumps(document, allow_nan=False)
     headers = {"retry-after": "1"} if status == 503 else {}
-    return Response(text.encode(errors="replace"), status, headers=headers, media_type="application/json")
+    return Response(text.encode(), status, headers=headers, media_type="application/json")
 
 
 class CountingApp:

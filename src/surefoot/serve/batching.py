@@ -108,6 +108,8 @@ class Batcher(Generic[Item, Result]):
             if len(batch) > 1:
                 for each in batch:
                     self._run([each])
+            elif isinstance(error, InputError):
+                batch[0][1].set_exception(error)
             else:
                 LOG.error("no prediction", exc_info=error)
                 batch[0][1].set_exception(PredictionError())

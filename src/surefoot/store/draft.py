@@ -141,7 +141,9 @@ def save_tensors(tensors: "dict[str, Tensor]", path: Path, facts: dict[str, str]
     from safetensors.torch import save_file
 
     with replacing(path) as temporary:
+        mode = temporary.stat().st_mode
         try:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, facts)
         except SafetensorError as error:  # which wraps the error of the operating system
             raise OSError(None, str(error)) from error
+        temporary.chmod(mode)  # safetensors makes private files

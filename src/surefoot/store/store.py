@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +128,17 @@ class Store:
             return read_predictions(path)
         except InputError as error:
             raise InputError(f"{error}; {recovery(path)}") from error
+
+    def other_code(self, spec: Spec) -> tuple[str, ...] | None:
+        """The source of a finished network that differs from this one only in that; None: there is none."""
+        ours = spec.recipe.as_dict() | {"code": None}
+        for done in sorted(self.folder(spec).parent.parent.glob(f"*/seed{spec.seed:03d}-*/{DONE}")):
+            with suppress(InputError, KeyError, TypeError):  # damaged
+                stored = read_document(done.with_name(SPEC))
+                recipe = stored["recipe"]
+                if stored["task_identity"] == spec.task_identity and ours == recipe | {"code": None}:
+                    return tuple(recipe.get("code", ()))
+        return None
 
     def has_predictions(self, spec: Spec, split: str) -> bool:
         """Whether a finished network predicted a split."""

@@ -216,9 +216,9 @@ def rescaling_of(calibration: "Calibration", shape: Shape) -> Rescaling:
     """A calibration, to be applied while streaming."""
     if calibration.needs_novelty:
         raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: {IN_MEMORY}")
-    calibration.check(shape)
+    order = calibration.check(shape)
     if not calibration.temperatures or calibration.lowest_probability is not None:
-        return Applied(calibration)
+        return Applied(calibration, order)
     return Scaling(calibration.temperatures, averaged_first=calibration.averages_members)
 
 
@@ -243,7 +243,10 @@ def evaluate_files(
     for metric in metrics:
         if not metric.can_be_streamed:
             raise InputError(f"metric {metric.name!r} cannot be streamed; needed: {IN_MEMORY}")
-    scaling = None if calibration is None else rescaling_of(calibration, sources["familiar"].shape)
+    scalings = {
+        side: None if calibration is None else rescaling_of(calibration, source.shape)
+        for side, source in sources.items()
+    }
     start = monotonic()
     accumulators = {}
     for side, source in sources.items():
@@ -251,7 +254,7 @@ def evaluate_files(
         def watch_side(doing: str, total: int | None, side: str = side) -> AbstractContextManager[Tick]:
             return watch(f"{doing} {side}", total)
 
-        accumulators[side] = accumulate_source(source, metrics, scaling, engine, watch_side)
+        accumulators[side] = accumulate_source(source, metrics, scalings[side], engine, watch_side)
     seconds = monotonic() - start
     requests = [accumulator.request for accumulator in accumulators.values()]
     with watch("resampling", resamples * sum(len(request.versions) for request in requests)) as tick:

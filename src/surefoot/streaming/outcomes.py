@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
+from surefoot.predictions.classes import Order
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Facts, average, facts_of
 from surefoot.predictions.validate import LARGEST_LOGIT
@@ -24,13 +25,14 @@ class Scaling:
     averaged_first: bool = True
 
     def check(self, logits: NDArray[np.floating]) -> None:
-        """Refuse logits that would be too large, as they are in memory."""
-        lowest = min(self.temperatures)
-        if lowest >= 1:
-            return
-        largest = max(-float(logits.min()), float(logits.max())) / lowest
-        kept = len(logits) == 1 or not self.averaged_first  # an average is float64
-        most = min(LARGEST_LOGIT, float(np.finfo(logits.dtype if kept else np.float64).max))
+        """Refuse logits that would be too large, as in memory; averages are checked when they are made."""
+        if len(logits) == 1 or not self.averaged_first:
+            self.check_size(logits)
+
+    def check_size(self, logits: NDArray[np.floating]) -> None:
+        """The same of logits that are divided as they are."""
+        largest = max(-float(logits.min()), float(logits.max())) / min(1.0, *self.temperatures)
+        most = min(LARGEST_LOGIT, float(np.finfo(logits.dtype).max))
         if not largest <= most:
             raise InputError(f"calibrated logits are up to {largest:g} in size; allowed: up to {most:g}")
 
@@ -40,13 +42,14 @@ class Applied:
     """Any other calibration that needs nothing but a row's logits."""
 
     calibration: "Calibration"
+    order: Order = None  # of the classes, as the calibration's `check` returned it
 
     def __call__(self, logits: NDArray[np.floating], kind: LabelKind) -> NDArray[np.floating]:
         """Calibrated logits (members, rows, classes)."""
         from surefoot.predictions.predictions import Predictions
 
-        calibrated = self.calibration(Predictions.from_logits(logits, None, kind=kind))
-        return calibrated.logits
+        given = Predictions.from_logits(logits, None, kind=kind)
+        return self.calibration.calibrated(given, self.order).logits
 
 
 Rescaling = Scaling | Applied
@@ -68,6 +71,8 @@ def outcomes_of(batch: Batch, rows: slice, kind: LabelKind, scaling: Rescaling |
     if scaling is not None:
         if len(logits) > 1 and scaling.averaged_first:
             logits = average(logits, kind)[None]
-        factors = np.array(scaling.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
+            scaling.check_size(logits)
+        with np.errstate(over="ignore"):  # of an infinite one all logits are 0
+            factors = np.array(scaling.temperatures, dtype=logits.dtype).reshape(-1, 1, 1)
         logits = logits / factors  # in the type of the file, as a calibration does it in memory
     return facts_of(logits, labels, kind)

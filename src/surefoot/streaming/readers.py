@@ -35,6 +35,7 @@ from surefoot.predictions.tables import (
     from_csv,
     refuse_announced,
     validated,
+    with_plain_text,
 )
 from surefoot.predictions.validate import as_floats, as_labels, as_predictions, check_predictions
 from surefoot.streaming.accumulate import Shape
@@ -162,7 +163,8 @@ def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
         for batch in file.iter_batches(
             rows, row_groups=list(part.groups), columns=columns, use_threads=False
         ):
-            yield pa.Table.from_batches([validated(batch)]).replace_schema_metadata(schema.metadata)
+            table = pa.Table.from_batches([validated(batch)]).replace_schema_metadata(schema.metadata)
+            yield with_plain_text(table)
 
 
 def _csv(part: Part) -> Iterator[pa.Table]:

@@ -126,6 +126,7 @@ def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
         "n": reading.rows,
         "label_kind": source.shape.kind,
         "classes": source.shape.classes,
+        "class_names": source.shape.class_names,
         "lowest_probability": lowest,
     }
     if reading.flat:

@@ -4,15 +4,19 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from surefoot.errors import is_number
 from surefoot.images.decode import in_parallel
 from surefoot.predictions.labels import IGNORE, LabelKind
+from surefoot.predictions.tables import values_in
 from surefoot.tasks.alike import Fingerprint, fingerprint, similar_pairs
 from surefoot.tasks.features import Vector
+from surefoot.tasks.identifiers import has_codes, is_named_like_identifier
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 from surefoot.text import count_of
 
@@ -60,6 +64,7 @@ def inspect(task: Task, *, tick: Callable[[int], None] | None = None) -> list[Fi
         *_shared(task, prints),
         *_missing(task),
         *_different_shares(task),
+        *_separated(task),
         *_repeated(task, prints),
         *(_similar(task, prints) if task.encoding is None else (*_near_rows(task), *_unseen(task))),
     ]
@@ -95,13 +100,10 @@ def label_counts(task: Task) -> Counts:
 
 def attribute_counts(task: Task) -> dict[str, Counts]:
     """A table per attribute: its values, or the range of a number with many different values."""
-    attributes: dict[str, dict[Split, list[object]]] = defaultdict(dict)
+    attributes = _attributes(task)
     for split, samples in task.splits.items():
-        if samples.attributes is not None:
-            for name in samples.attributes.column_names:
-                attributes[name][split] = samples.attributes[name].to_pylist()
-        elif samples.groups is not None:
-            attributes["group"][split] = list(samples.groups.tolist())
+        if samples.attributes is None and samples.groups is not None:
+            attributes.setdefault("group", {})[split] = list(samples.groups.tolist())
     counts = {}
     for name, values in attributes.items():
         everything = [value for of_split in values.values() for value in of_split]
@@ -112,6 +114,16 @@ def attribute_counts(task: Task) -> dict[str, Counts]:
         count = _ranges if are_numbers and different > MOST_VALUES else _frequencies
         counts[name] = (name, *(split.value for split in values)), count(list(values.values()))
     return counts
+
+
+def _attributes(task: Task) -> dict[str, dict[Split, list[Any]]]:
+    """The values of every attribute in each split."""
+    result: dict[str, dict[Split, list[Any]]] = defaultdict(dict)
+    for split, samples in task.splits.items():
+        table = pa.table({}) if samples.attributes is None else samples.attributes
+        for name in table.column_names:
+            result[name][split] = values_in(table[name])
+    return result
 
 
 def _frequencies(columns: list[list[object]]) -> tuple[tuple[str, ...], ...]:
@@ -224,6 +236,31 @@ def _presence(task: Task, samples: Samples, label: int) -> tuple[int, int]:
     """The number of samples with the label, and of those where it is not ignored."""
     labels = samples.labels if task.kind is LabelKind.ONE_LABEL else samples.labels[:, label]
     return int(task.has_label(samples, label).sum()), int((labels != IGNORE).sum())
+
+
+def _separated(task: Task) -> Iterator[Finding]:
+    """Persons, or other sources of several rows, in several splits; the two test splits count as one."""
+    features = () if task.encoding is None else tuple(each.column for each in task.encoding.features)
+    for name, by_split in _attributes(task).items():
+        sides: dict[object, dict[Split, Split]] = defaultdict(dict)
+        counts: Counter[object] = Counter()
+        for split, values in by_split.items():
+            if split is Split.UNLABELLED:
+                continue
+            known = [value for value in values if value not in (None, "") and value == value]
+            counts.update(known)
+            for value in set(known):
+                sides[value].setdefault(Split.TEST_FAMILIAR if split in TESTED else split, split)
+        several = [value for value, used in sides.items() if len(used) > 1]
+        is_code = name not in features and has_codes(counts)
+        if several and (is_named_like_identifier(name, counts) or is_code):
+            sentence = (
+                f"column {name!r} looks like an identifier of persons or sources, and {len(several):,} of "
+                f'its {len(counts):,} values are in several splits; keep_together = "{name}" in [splits] '
+                "keeps the rows of each in one"
+            )
+            named = tuple(f"{value} in {' and '.join(sides[value].values())}" for value in several)
+            yield Finding("separated", sentence, named)
 
 
 def _repeated(task: Task, prints: Fingerprints) -> Iterator[Finding]:

@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 
 from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import refuse_special
-from surefoot.predictions.tables import decoding
+from surefoot.predictions.columns import refuse_repeated
+from surefoot.predictions.tables import decoding, is_text, values_in
 
 NAMED = 12  # columns that a message lists
+LARGEST_NUMBER = 1e100  # so that means and deviations are finite
+LARGEST_WHOLE = 2**63
+LARGEST_INPUT = 1e18  # of a network, so that squares are finite in float32
 Raw = NDArray[Any]  # (n,) float64 with NaN where missing; (n,) text with None; (n, length) float32
 
 
@@ -20,6 +24,7 @@ def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
     if name not in table.column_names:
         have = ", ".join(table.column_names[:NAMED]) + (", ..." if table.num_columns > NAMED else "")
         raise InputError(f"no column {name!r}{did_you_mean(name, table.column_names)}; have: {have}")
+    refuse_repeated([each for each in table.column_names if each == name])
     column = table[name]
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
@@ -27,10 +32,6 @@ def column_of(table: pa.Table, name: str) -> pa.ChunkedArray:
 def is_list(kind: pa.DataType) -> bool:
     """Whether a column's values are lists."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def is_numeric_type(kind: pa.DataType) -> bool:
@@ -46,21 +47,26 @@ def numbers_in(column: pa.ChunkedArray, name: str) -> Raw:
         return np.full(len(column), np.nan)
     if not is_numeric_type(column.type):
         row = int(np.flatnonzero(~np.asarray(column.is_null()))[0]) if column.null_count < len(column) else 0
+        value = values_in(column.slice(row, 1))[0]
         raise InputError(
-            f"column {name!r} is {short(column[row].as_py())} in row {row}; allowed: a number, or an empty "
-            "cell where it is missing"
+            f"column {name!r} is {short(value)} in row {row}; allowed: a number, or an empty cell where it "
+            "is missing"
         )
     values = np.asarray(pc.fill_null(column.cast(pa.float64(), safe=False), np.nan), dtype=np.float64)
-    if np.isinf(values).any():
-        row = int(np.flatnonzero(np.isinf(values))[0])
-        raise InputError(f"column {name!r} is infinite in row {row}; allowed: finite numbers")
+    too_large = np.abs(values) > LARGEST_NUMBER
+    if too_large.any():
+        row = int(np.flatnonzero(too_large)[0])
+        got = "infinite" if np.isinf(values[row]) else f"{values[row]:g}"
+        raise InputError(
+            f"column {name!r} is {got} in row {row}; allowed: finite numbers up to {LARGEST_NUMBER:g} in size"
+        )
     return values
 
 
 def texts_in(column: pa.ChunkedArray, name: str) -> Raw:
     """Text, None where it is missing; whole numbers are written without a point."""
     if not (
-        _is_text(column.type)
+        is_text(column.type)
         or is_numeric_type(column.type)
         or pa.types.is_boolean(column.type)
         or pa.types.is_null(column.type)
@@ -69,7 +75,7 @@ def texts_in(column: pa.ChunkedArray, name: str) -> Raw:
             f"column {name!r} holds {column.type} values; allowed as features: numbers, text, true or "
             "false, lists of numbers"
         )
-    return np.asarray([text_of(value) for value in column.to_pylist()], dtype=object)
+    return np.asarray([text_of(value) for value in values_in(column)], dtype=object)
 
 
 def text_of(value: Any) -> str | None:
@@ -77,7 +83,8 @@ def text_of(value: Any) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE
+    return str(int(value)) if is_whole else str(value)
 
 
 def refuse_numbers_as_text(texts: Raw, name: str) -> None:
@@ -115,20 +122,27 @@ def vectors_in(column: pa.ChunkedArray, name: str) -> Raw:
         raise InputError(f"column {name!r} holds lists of {inner.type}; allowed: lists of numbers")
     numbers = np.asarray(pc.fill_null(inner.cast(pa.float32(), safe=False), np.nan), dtype=np.float32)
     values = numbers.reshape(len(lengths), -1)
-    _refuse_not_finite(values, name)
+    _refuse_too_large(values, name)
     return values
 
 
-def _refuse_not_finite(values: Raw, name: str) -> None:
-    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
+def _refuse_too_large(values: Raw, name: str) -> None:
+    fits = np.abs(values) <= LARGEST_INPUT
+    wrong = np.flatnonzero(~fits.all(axis=1))
     if len(wrong):
-        bad = values[wrong[0]][~np.isfinite(values[wrong[0]])][0]
-        got = "NaN or an empty value" if np.isnan(bad) else "an infinite number"
-        raise InputError(f"the vector in {name!r} has {got} in row {wrong[0]}; allowed: finite numbers")
+        bad = values[wrong[0]][~fits[wrong[0]]][0]
+        got = "NaN or an empty value" if np.isnan(bad) else f"{bad:g}".replace("inf", "an infinite number")
+        raise InputError(
+            f"the vector in {name!r} has {got} in row {wrong[0]}; allowed: finite numbers up to "
+            f"{LARGEST_INPUT:g} in size"
+        )
 
 
 def short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # of a whole number with thousands of digits
+        return f"of type {type(value).__name__}"
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
@@ -142,6 +156,7 @@ def read_array(file: Path) -> NDArray[np.float32]:
             raise InputError(f"the array is {got}; needed: numbers of shape (rows, length)")
         if not values.shape[1]:
             raise InputError("the vectors have 0 numbers; needed: one or more")
-    result = values.astype(np.float32)
-    _refuse_not_finite(result, file.name)
+    with np.errstate(over="ignore"):
+        result = values.astype(np.float32)
+    _refuse_too_large(result, file.name)
     return result

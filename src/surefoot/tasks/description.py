@@ -2,7 +2,7 @@
 
 import datetime
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,9 +12,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, is_number, is_numeric, is_whole, one_of, refuse_unknown, require
+from surefoot.errors import (
+    InputError,
+    is_number,
+    is_numeric,
+    is_whole,
+    one_line,
+    one_of,
+    refuse_unknown,
+    require,
+)
 from surefoot.io import read_toml
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.tables import empty_cells, is_text, values_in
+from surefoot.tasks.columns import column_of
 from surefoot.tasks.task import ImageFiles, Samples, image_paths_below, shuffled, unlabelled_labels
 
 ORDERINGS = {  # and the names of Arrow's functions
@@ -23,6 +34,7 @@ ORDERINGS = {  # and the names of Arrow's functions
     "above": "greater",
     "below": "less",
 }
+WRITTEN_FOR_NONE = ("nan", "<na>", "na", "n/a", "#n/a", "nat", "none", "null")  # in any case
 OPERATORS = ("equals", "in", "not_in", *ORDERINGS, "missing")
 
 
@@ -38,9 +50,9 @@ class Condition:
         return f"{self.column} {self.operator} {self.value!r}"
 
     @property
-    def example(self) -> Any:
-        """The value that the column's values are compared with, or the first of several."""
-        return self.value[0] if isinstance(self.value, list) else self.value
+    def values(self) -> list[Any]:
+        """The values that the column's values are compared with."""
+        return self.value if isinstance(self.value, list) else [self.value]
 
 
 def parse_conditions(familiar: Mapping[str, Any]) -> tuple[Condition, ...]:
@@ -57,20 +69,40 @@ def parse_conditions(familiar: Mapping[str, Any]) -> tuple[Condition, ...]:
     return tuple(conditions)
 
 
-def rows_where(conditions: tuple[Condition, ...], table: pa.Table) -> NDArray[np.bool_]:
-    """The rows where every condition holds. A missing value fulfils none but `missing = true`.
+def rows_where(conditions: tuple[Condition, ...], table: pa.Table) -> list[bool | None]:
+    """Whether every condition holds in each row; None where it cannot be known (`missing_in`).
 
     >>> table = pa.table({"age": [17, 18, None, 60]})
-    >>> rows_where(parse_conditions({"age": {"at_least": 18, "below": 60}}), table).tolist()
-    [False, True, False, False]
+    >>> rows_where(parse_conditions({"age": {"at_least": 18, "below": 60}}), table)
+    [False, True, None, False]
     """
     result = np.ones(table.num_rows, dtype=np.bool_)
-    for condition in conditions:
-        if condition.column not in table.column_names:
-            have = ", ".join(table.column_names)
-            raise InputError(f"familiar.{condition.column}: no such column; have: {have}")
-        result &= _holds(condition, table[condition.column])
-    return result
+    for of_column in _by_column(conditions).values():
+        column = _column_of(of_column[0], table)
+        missing = _missing(of_column, column)
+        for condition in of_column:
+            result &= _holds(condition, column, missing)
+    unknown = np.zeros(table.num_rows, dtype=np.bool_)
+    for missing in missing_in(conditions, table).values():
+        unknown |= missing
+    return [None if no else yes for yes, no in zip(result.tolist(), unknown.tolist(), strict=True)]
+
+
+def missing_in(conditions: tuple[Condition, ...], table: pa.Table) -> dict[str, NDArray[np.bool_]]:
+    """The rows without a value, by column; none of a column that a condition tests for `missing`."""
+    masks = {
+        name: _missing(of_column, _column_of(of_column[0], table))
+        for name, of_column in _by_column(conditions).items()
+        if all(condition.operator != "missing" for condition in of_column)
+    }
+    return {name: mask for name, mask in masks.items() if mask.any()}
+
+
+def _by_column(conditions: Sequence[Condition]) -> dict[str, list[Condition]]:
+    return {
+        name: [each for each in conditions if each.column == name]
+        for name in dict.fromkeys(each.column for each in conditions)
+    }
 
 
 def _condition(column: str, operator: str, value: Any) -> Condition:
@@ -90,45 +122,76 @@ def _condition(column: str, operator: str, value: Any) -> Condition:
     return Condition(column, operator, value)
 
 
-def _holds(condition: Condition, column: pa.ChunkedArray) -> NDArray[np.bool_]:
+def _column_of(condition: Condition, table: pa.Table) -> pa.ChunkedArray:
+    try:
+        return column_of(table, condition.column)
+    except InputError as error:
+        raise InputError(f"familiar.{condition.column}: {error}") from error
+
+
+def _missing(conditions: Sequence[Condition], column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Rows without a value, or with text that programs write for none and no condition names."""
     import pyarrow.compute as pc  # slow to import
 
-    missing = np.asarray(pc.is_null(column, nan_is_null=True))
+    empty = empty_cells(column)
+    if not is_text(column.type):
+        return empty
+    named = [value for each in conditions for value in each.values if isinstance(value, str)]
+    lower = pc.utf8_lower(pc.fill_null(column, ""))
+    stands_for_none = pc.and_not(
+        pc.is_in(lower, pa.array(WRITTEN_FOR_NONE, lower.type)),
+        pc.is_in(column, pa.array(named, column.type)),
+    )
+    return np.asarray(empty | np.asarray(stands_for_none), dtype=np.bool_)
+
+
+def _holds(condition: Condition, column: pa.ChunkedArray, missing: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    import pyarrow.compute as pc  # slow to import
+
     if condition.operator == "missing":
         return np.asarray(missing == condition.value, dtype=np.bool_)
     if missing.all():
         return np.zeros(len(column), dtype=np.bool_)
     _check_type(condition, column)
+    try:
+        holds = _compared(condition, column)
+    except pa.ArrowInvalid as error:  # a time that does not fit
+        raise InputError(f"familiar.{condition.column}: {one_line(error)}; allowed: other values") from error
+    return np.asarray(~missing & np.asarray(pc.fill_null(holds, False)), dtype=np.bool_)
+
+
+def _compared(condition: Condition, column: pa.ChunkedArray) -> Any:
+    import pyarrow.compute as pc  # slow to import
+
     if condition.operator in ("in", "not_in"):
         holds = pc.is_in(*_in_one_type(column, condition.value))
-        holds = holds if condition.operator == "in" else pc.invert(holds)
-    else:
-        compare = getattr(pc, ORDERINGS.get(condition.operator, "equal"))
-        values, (value,) = _in_one_type(column, [condition.value])
-        holds = compare(values, value)
-    return np.asarray(~missing & np.asarray(pc.fill_null(holds, False)), dtype=np.bool_)
+        return holds if condition.operator == "in" else pc.invert(holds)
+    values, (value,) = _in_one_type(column, [condition.value])
+    return getattr(pc, ORDERINGS.get(condition.operator, "equal"))(values, value)
 
 
 def _in_one_type(column: pa.ChunkedArray, values: list[Any]) -> tuple[Any, Any]:
     """Column and values cast to one type: numbers of different types to float64, dates to timestamps."""
     given = pa.array(values)
     if pa.types.is_temporal(column.type):
-        return column.cast(pa.timestamp("us")), given.cast(pa.timestamp("us"))
+        loses_nothing = getattr(column.type, "unit", None) != "ns"  # of nanoseconds, less than the unit
+        return column.cast(pa.timestamp("us"), safe=loses_nothing), given.cast(pa.timestamp("us"))
     if _column_type(column.type) == "numbers" and column.type != given.type:
         return column.cast(pa.float64(), safe=False), given.cast(pa.float64(), safe=False)
     return column.cast(given.type), given
 
 
 def _check_type(condition: Condition, column: pa.ChunkedArray) -> None:
-    needed, have = _type_of(condition.example), _column_type(column.type)
+    needed, have = _type_of(condition.values[0]), _column_type(column.type)
     if needed == have:
         return
-    row = int(np.flatnonzero(~np.asarray(column.is_null()))[0])
+    row, allowed = int(np.flatnonzero(~np.asarray(column.is_null()))[0]), have
     if have == "text" and needed == "numbers":
-        row = next((i for i, text in enumerate(column.to_pylist()) if text and not is_numeric(text)), row)
+        row = next((i for i, text in enumerate(values_in(column)) if text and not is_numeric(text)), row)
+        allowed = "numbers, and empty cells where they are missing"
     raise InputError(
         f"familiar.{condition.column}.{condition.operator} is {condition.value!r}, but the column holds "
-        f"{have} ({column[row].as_py()!r} in row {row}); allowed: {have}"
+        f"{have} ({values_in(column.slice(row, 1))[0]!r} in row {row}); allowed: {allowed}"
     )
 
 
@@ -149,7 +212,7 @@ def _column_type(kind: pa.DataType) -> str:
         return "numbers"
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
         return "dates"
-    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind)
+    return "text" if is_text(kind) else str(kind)
 
 
 @dataclass(frozen=True)
@@ -277,7 +340,7 @@ class Description:
 
     def text_columns(self) -> list[str]:
         """Columns whose values are names and stay text as written, unless a condition compares numbers."""
-        numeric = {each.column for each in self.familiar if not isinstance(each.example, str)}
+        numeric = {each.column for each in self.familiar if not isinstance(each.values[0], str)}
         return [name for name in self.columns() if name not in numeric]
 
 

@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, is_number
+from surefoot.errors import InputError, is_number, shown
 from surefoot.predictions.tables import decoding
 from surefoot.tasks.columns import (
+    LARGEST_INPUT,
+    LARGEST_WHOLE,
     Raw,
     column_of,
     is_list,
@@ -68,7 +70,15 @@ class Number:
     def encode(self, values: Raw) -> NDArray[np.float64]:
         """(n, 2)."""
         missing = np.isnan(values)
-        standardised = (np.where(missing, self.mean, values) - self.mean) / self.deviation
+        with np.errstate(over="ignore"):
+            standardised = (np.where(missing, self.mean, values) - self.mean) / self.deviation
+        too_far = np.flatnonzero(np.abs(standardised) > LARGEST_INPUT)
+        if len(too_far):
+            raise InputError(
+                f"column {self.column!r} has the number {values[too_far[0]]:g}, and in training a mean of "
+                f"{self.mean:g} and a standard deviation of {self.deviation:g}; allowed: up to "
+                f"{LARGEST_INPUT:g} standard deviations from the mean"
+            )
         return np.stack([standardised, missing], axis=1)
 
     def never_seen(self, values: Raw) -> NDArray[np.bool_]:
@@ -217,7 +227,7 @@ class Unseen:
     rows: int
 
     def __str__(self) -> str:
-        value = "empty" if self.value is None else repr(self.value)
+        value = "empty" if self.value is None else shown(self.value)
         return f"column {self.column!r} is {value} in row {self.row}, which training never had"
 
 
@@ -432,14 +442,18 @@ def _column_of_values(feature: Feature, values: list[Any]) -> pa.Array:
     for row, value in enumerate(values):
         valid = value is None or is_number(value) if isinstance(feature, Number) else True
         if isinstance(feature, Category):
-            valid = value is None or isinstance(value, str | int | float)
+            valid = (
+                value is None
+                or isinstance(value, str | float)
+                or (isinstance(value, int) and abs(value) < LARGEST_WHOLE)
+            )
         if isinstance(feature, Vector):
             valid = isinstance(value, list | tuple) and all(is_number(each) for each in value)
         if not valid:
             needed = {Number: "a number", Category: "text", Vector: "a list of numbers"}[type(feature)]
             raise InputError(f"{feature.column!r} is {short(value)} in row {row}; allowed: {needed}")
-    if isinstance(feature, Category):
-        return pa.array([text_of(value) for value in values], pa.string())
-    inner = pa.float64() if isinstance(feature, Number) else pa.list_(pa.float64())
-    with decoding("numbers"):
+    with decoding(f"column {feature.column!r}"):
+        if isinstance(feature, Category):
+            return pa.array([text_of(value) for value in values], pa.string())
+        inner = pa.float64() if isinstance(feature, Number) else pa.list_(pa.float64())
         return pa.array(values, inner, from_pandas=True)

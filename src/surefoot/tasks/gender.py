@@ -91,6 +91,8 @@ def read_folds(file: Path) -> list[Fold]:
             values = np.asarray(stored[labels])
             if values.shape != (len(attributes), len(images)):
                 raise InputError(f"{file}: labels of shape {values.shape} for {len(images)} images")
+            for column, row in np.argwhere(np.isnan(values))[:1]:
+                raise InputError(f"{file}: {attributes[column]} of {images[row]} is NaN; needed: a number")
             table = dict(zip(attributes, values.astype(np.int64), strict=True))
             folds.append(Fold(images, {name: table[name] for name in ("age", "gender", "race")}))
     if len(folds) != len(FOLDS):

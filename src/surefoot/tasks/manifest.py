@@ -23,18 +23,22 @@ from surefoot.predictions.tables import (
     CSV_PARSING,
     arrow_file,
     decoding,
+    empty_cells,
+    fits_csv,
     from_csv,
     read_parquet,
     validated,
+    values_in,
     write_csv,
 )
 from surefoot.predictions.validate import check_class_names
-from surefoot.tasks.columns import column_of, is_list, read_array
+from surefoot.tasks.columns import NAMED, column_of, read_array
 from surefoot.tasks.description import (
     Description,
     FeatureColumns,
     Repeated,
     Resolved,
+    missing_in,
     read_description,
     rows_where,
     unlabelled_samples,
@@ -56,6 +60,7 @@ from surefoot.tasks.split import (
     drop_duplicates,
 )
 from surefoot.tasks.task import ImageFiles, Samples, Split, Task, unlabelled_labels
+from surefoot.text import count_of
 
 COLUMNS = ("split", "id", "path", "label", "ignored", "group")  # of a resolved split
 
@@ -173,6 +178,7 @@ def _build(description: Description, table: pa.Table) -> Task:
         strata=labels.strata,
         alike=copies[0] if copies is not None and description.repeated is Repeated.TOGETHER else None,
     )
+    remarks = (*_without_condition(description, table), *remarks)
     if copies is not None:
         splits, unlabelled, more = _without_copies(description, samples, splits, unlabelled, copies)
         remarks += more
@@ -196,6 +202,19 @@ def _build(description: Description, table: pa.Table) -> Task:
     return task
 
 
+def _without_condition(description: Description, table: pa.Table) -> tuple[str, ...]:
+    """Remarks on the rows left out as it is not known whether they are familiar."""
+    remarks = []
+    for column, missing in missing_in(description.familiar, table).items():
+        rows = np.flatnonzero(missing).tolist()
+        listed = ", ".join(map(str, rows[:NAMED])) + (", ..." if len(rows) > NAMED else "")
+        remarks.append(
+            f"{count_of(len(rows), 'row')} without a value of {column!r} left out, as neither familiar nor "
+            f"unfamiliar (row {listed}); familiar.{column}.missing = true or false would use them"
+        )
+    return tuple(remarks)
+
+
 def _all_samples(description: Description, table: pa.Table, labels: Labels) -> Samples:
     """The samples of all rows, whatever their split; vectors are not encoded yet."""
     inputs: Any
@@ -207,10 +226,11 @@ def _all_samples(description: Description, table: pa.Table, labels: Labels) -> S
         names = [f"row-{row:07d}" for row in range(table.num_rows)]
     groups = None
     if description.groups is not None:
-        values = table[description.groups].to_pylist()
-        groups = np.asarray(["" if value is None else str(value) for value in values])
+        column = column_of(table, description.groups)
+        given = zip(values_in(column), empty_cells(column).tolist(), strict=True)
+        groups = np.asarray(["" if empty else str(value) for value, empty in given])
     used = {description.path, description.label, description.labels, description.ignored, description.id}
-    rest = [field.name for field in table.schema if field.name not in used and not is_list(field.type)]
+    rest = [each.name for each in table.schema if each.name not in used and fits_csv(each.type)]
     return Samples(
         ids=np.asarray(names if description.id is None else _texts(table, description.id), dtype=np.str_),
         labels=labels.values,
@@ -347,7 +367,7 @@ def _read_labels(description: Description, table: pa.Table) -> Labels:
     """The labels in the described columns. Only the unlabelled rows of a resolved split have none."""
     unlabelled = np.zeros(table.num_rows, dtype=np.bool_)
     if isinstance(description.splits, Resolved):
-        unlabelled = np.asarray(table[description.splits.column].to_pylist()) == Split.UNLABELLED
+        unlabelled = np.asarray(values_in(table[description.splits.column])) == Split.UNLABELLED
     if description.label is not None:
         return _one_label(description.label, description.classes, table, unlabelled)
     return _many_labels(description, table, unlabelled)
@@ -356,7 +376,7 @@ def _read_labels(description: Description, table: pa.Table) -> Labels:
 def _one_label(
     column: str, classes: tuple[str, ...] | None, table: pa.Table, unlabelled: NDArray[np.bool_]
 ) -> Labels:
-    values = table[column].to_pylist()
+    values = values_in(table[column])
     for row in np.flatnonzero(~unlabelled).tolist():
         _refuse_gap(values[row], column, row)
     texts = ["" if unlabelled[row] else str(value) for row, value in enumerate(values)]
@@ -391,13 +411,13 @@ def _many_labels(description: Description, table: pa.Table, unlabelled: NDArray[
 def _lists(table: pa.Table, column: str) -> list[list[str]]:
     return [
         [name.strip() for name in str(text or "").split(";") if name.strip()]
-        for text in table[column].to_pylist()
+        for text in values_in(table[column])
     ]
 
 
 def _texts(table: pa.Table, column: str) -> list[str]:
     """A column as text, without gaps."""
-    values = table[column].to_pylist()
+    values = values_in(table[column])
     for row, value in enumerate(values):
         _refuse_gap(value, column, row)
     return [str(value) for value in values]

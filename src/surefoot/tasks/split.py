@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from surefoot.errors import InputError
 from surefoot.images.cache import UNOPENED, content_of
 from surefoot.images.decode import in_parallel
+from surefoot.predictions.tables import empty_cells, values_in
 from surefoot.tasks.alike import cached_fingerprints, linked, look_alikes
+from surefoot.tasks.columns import column_of
 from surefoot.tasks.description import ByColumn, ByShare, Repeated, Resolved
 from surefoot.tasks.features import RawColumns
 from surefoot.tasks.task import ImageFiles, Samples, Split, shuffled
+from surefoot.text import count_of
 
 GIVEN = {"train": Split.TRAIN, "val": Split.VAL, "test": Split.TEST_FAMILIAR}
 PREFERRED = (Split.TEST_UNFAMILIAR, Split.TEST_FAMILIAR, Split.VAL, Split.TRAIN)
@@ -73,7 +76,7 @@ def _keys_by_stratum(keys: Sequence[str], strata: Sequence[str]) -> dict[str, li
 def assign(
     rule: ByShare | ByColumn | Resolved,
     table: pa.Table,
-    familiar: NDArray[np.bool_],
+    familiar: list[bool | None],
     *,
     ids: Sequence[str],
     strata: Sequence[str],
@@ -81,33 +84,39 @@ def assign(
 ) -> tuple[Assignment, tuple[str, ...]]:
     """A split for every row, None where it is left out, and remarks on the rows left out.
 
+    Rows of which it is not known whether they are familiar (None) are left out, without a remark.
     Rows whose text in `alike` is the same get the same split, as do those of one `keep_together`.
     """
     if isinstance(rule, Resolved):
         names = {split.value: split for split in Split}
         return list(_read_splits(table, rule.column, names)), ()
     # Rows that must stay together have the same key; a row with an empty cell is on its own.
-    values = [None] * len(ids) if rule.keep_together is None else table[rule.keep_together].to_pylist()
-    keys = [f"row {i}" if value is None else f"key {value}" for value, i in zip(values, ids, strict=True)]
+    keys = [f"row {each}" for each in ids]
+    if rule.keep_together is not None:
+        column = column_of(table, rule.keep_together)
+        empty = empty_cells(column)
+        for row, value in enumerate(values_in(column)):
+            keys[row] = keys[row] if empty[row] else f"key {value}"
     both = keys if alike is None else _merged(keys, alike)
     if isinstance(rule, ByShare):
-        return _by_share(rule, familiar, both, strata), ()
-    splits = _by_column(rule, table, familiar, both, strata)
+        splits, remarks = _by_share(rule, familiar, both, strata)
+    else:
+        splits, remarks = _by_column(rule, table, familiar, both, strata)
+        if rule.keep_together is not None:
+            _refuse_separated(rule.keep_together, keys, splits)
+        if alike is not None:
+            _refuse_separated_pictures(alike, splits, ids)
     if rule.keep_together is not None:
-        _refuse_separated(rule.keep_together, keys, splits)
-    if alike is not None:
-        _refuse_separated_pictures(alike, splits, ids)
-    left_out = splits.count(None)
-    remark = f"{left_out:,} unfamiliar rows that {rule.column!r} puts into train or val are left out"
-    return splits, (remark,) if left_out else ()
+        _refuse_empty(rule, familiar, both, splits)
+    return splits, remarks
 
 
 def _by_share(
-    rule: ByShare, familiar: NDArray[np.bool_], keys: list[str], strata: Sequence[str]
-) -> Assignment:
+    rule: ByShare, familiar: list[bool | None], keys: list[str], strata: Sequence[str]
+) -> tuple[Assignment, tuple[str, ...]]:
     """Split the familiar rows; a key that also has unfamiliar rows is for testing with all of its rows."""
-    rows = np.flatnonzero(familiar).tolist()
-    also_unfamiliar = {key for key, is_familiar in zip(keys, familiar, strict=True) if not is_familiar}
+    rows = [row for row, is_familiar in enumerate(familiar) if is_familiar]
+    also_unfamiliar = _with_unfamiliar(keys, familiar)
     assigned = partition(
         [keys[row] for row in rows],
         [strata[row] for row in rows],
@@ -115,15 +124,42 @@ def _by_share(
         seed=rule.seed,
         fixed={keys[row]: Split.TEST_FAMILIAR for row in rows if keys[row] in also_unfamiliar},
     )
-    splits: Assignment = [Split.TEST_UNFAMILIAR] * len(keys)
+    splits: Assignment = [None if each is None else Split.TEST_UNFAMILIAR for each in familiar]
     for row, split in zip(rows, assigned, strict=True):
         splits[row] = split
-    return splits
+    fixed = sum(keys[row] in also_unfamiliar for row in rows)
+    what = rule.keep_together or "picture"
+    remark = f"{count_of(fixed, 'familiar row')} for testing only, as the {what} has unfamiliar rows, too"
+    return splits, (remark,) if fixed else ()
+
+
+def _with_unfamiliar(keys: list[str], familiar: list[bool | None]) -> set[str]:
+    return {key for key, is_familiar in zip(keys, familiar, strict=True) if is_familiar is False}
+
+
+def _refuse_empty(
+    rule: ByShare | ByColumn, familiar: list[bool | None], keys: list[str], splits: Assignment
+) -> None:
+    """Raise where a split gets no rows because so many are kept together."""
+    drawn = GIVEN.values() if isinstance(rule, ByShare) else [Split.TRAIN, Split.VAL] if rule.val else []
+    empty = next((split for split in drawn if split not in splits), None)
+    of_familiar = {key for key, is_familiar in zip(keys, familiar, strict=True) if is_familiar}
+    if empty is not None and of_familiar:
+        fixed = len(of_familiar & _with_unfamiliar(keys, familiar))
+        raise InputError(
+            f"no rows for {empty}: by splits.keep_together = {rule.keep_together!r} the familiar rows are "
+            f"{count_of(len(of_familiar), 'group')}, and {fixed:,} for testing only because of unfamiliar "
+            "rows in it; allowed: a column with smaller groups, or no keep_together"
+        )
 
 
 def _by_column(
-    rule: ByColumn, table: pa.Table, familiar: NDArray[np.bool_], keys: list[str], strata: Sequence[str]
-) -> Assignment:
+    rule: ByColumn,
+    table: pa.Table,
+    familiar: list[bool | None],
+    keys: list[str],
+    strata: Sequence[str],
+) -> tuple[Assignment, tuple[str, ...]]:
     """Familiar rows as the column has them; unfamiliar rows are for testing, or left out."""
     given = _read_splits(table, rule.column, GIVEN)
     has_val = Split.VAL in given
@@ -132,7 +168,8 @@ def _by_column(
         raise InputError(f"{got}; needed: one of the two, column {rule.column!r} or a share of train")
     splits: Assignment = []
     for split, is_familiar in zip(given, familiar, strict=True):
-        unfamiliar = Split.TEST_UNFAMILIAR if split is Split.TEST_FAMILIAR else None
+        is_tested = is_familiar is False and split is Split.TEST_FAMILIAR
+        unfamiliar = Split.TEST_UNFAMILIAR if is_tested else None
         splits.append(split if is_familiar else unfamiliar)
     if rule.val is not None:
         rows = [row for row, split in enumerate(splits) if split is Split.TRAIN]
@@ -140,13 +177,15 @@ def _by_column(
         assigned = partition([keys[r] for r in rows], [strata[r] for r in rows], shares, seed=rule.seed)
         for row, part in zip(rows, assigned, strict=True):
             splits[row] = part
-    return splits
+    left_out = splits.count(None) - familiar.count(None)
+    remark = f"{left_out:,} unfamiliar rows that {rule.column!r} puts into train or val are left out"
+    return splits, (remark,) if left_out else ()
 
 
 def _read_splits(table: pa.Table, column: str, allowed: Mapping[str, Split]) -> list[Split]:
-    values = table[column].to_pylist()
+    values = values_in(table[column])
     for row, value in enumerate(values):
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise InputError(f"{column!r} is {value!r} in row {row}; allowed: {', '.join(allowed)}")
     return [allowed[value] for value in values]
 

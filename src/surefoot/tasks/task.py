@@ -163,7 +163,7 @@ class Samples:
 
     def take(self, rows: Any) -> "Samples":
         """The rows selected by indices or by a mask."""
-        index = np.arange(len(self))[np.asarray(rows)]
+        index = np.arange(len(self))[np.asarray(rows) if len(rows) else np.empty(0, np.int64)]
         inputs = self.inputs
         return replace(
             self,
@@ -217,9 +217,12 @@ class Task:
             assert np.isin(samples.labels, (0, 1, IGNORE)).all()
 
     def _refuse_empty_classes(self) -> None:
-        train = self.splits.get(Split.TRAIN)
-        if train is None:
-            raise InputError(f"task {self.name!r} has no training samples; needed: some of every class")
+        notes = "".join(f"; note: {remark}" for remark in self.remarks)
+        if Split.TRAIN not in self.splits:
+            sizes = ", ".join(f"{len(each):,} in {split}" for split, each in self.splits.items()) or "none"
+            raise InputError(
+                f"task {self.name!r} has no training samples ({sizes}); needed: some of every class{notes}"
+            )
         counts = self.class_counts(Split.TRAIN)
         empty = [name for name, count in zip(self.class_names, counts, strict=True) if not count]
         if not empty:
@@ -231,7 +234,7 @@ class Task:
                 elsewhere.append(f"{int(has_label.sum())} in {split}, such as {samples.ids[has_label][0]}")
         raise InputError(
             f"class {empty[0]!r} has no training samples ({'; '.join(elsewhere) or 'nor any others'}); "
-            "needed: some of every class"
+            f"needed: some of every class{notes}"
         )
 
     def has_label(self, samples: Samples, label: int) -> NDArray[np.bool_]:

@@ -23,7 +23,10 @@ def recipe_from(values: dict[str, Any], *, base: Recipe | None = None) -> Recipe
     refuse_unknown("recipe value", values, {field.name for field in dataclasses.fields(Recipe)})
     if isinstance(values.get("variant"), dict):
         values = {**values, "variant": variant_from(values["variant"])}
-    return dataclasses.replace(base or Recipe(), **values)
+    base = base or Recipe()
+    if values.get("network", base.network) != base.network:
+        values = {"code": (), **values}  # that of another network's source
+    return dataclasses.replace(base, **values)
 
 
 def variant_from(values: dict[str, Any]) -> Variant:

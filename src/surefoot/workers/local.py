@@ -78,7 +78,8 @@ def execute(order: WorkOrder, *, workers: int, on_event: Callable[[Event], None]
 def _start(order: WorkOrder, workers: int, environment: dict[str, str]) -> list["subprocess.Popen[str]"]:
     """Start workers in new sessions, so that Ctrl-C reaches only this process, which then stops them."""
     command = [sys.executable, "-m", "surefoot.workers.worker"]
-    environment = {**environment, "OMP_NUM_THREADS": "1"}
+    # Modules in the current folder are found last (see worker.main): no torch.py there replaces the real one.
+    environment = {**environment, "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     processes = []
     for _ in range(workers):
@@ -156,7 +157,8 @@ def shared_gpu(device: str, processes: int) -> Iterator[dict[str, str]]:
         shared = {**os.environ, MPS_FOLDER: folder, "CUDA_MPS_LOG_DIRECTORY": folder}
         try:
             trial = [sys.executable, "-c", MPS_TRIAL]
-            works = _succeeds([MPS_CONTROL, "-d"], shared) and _succeeds(trial, shared)
+            safe = {**shared, "PYTHONSAFEPATH": "1"}  # imports nothing from the current folder
+            works = _succeeds([MPS_CONTROL, "-d"], shared) and _succeeds(trial, safe)
             yield shared if works else dict(os.environ)
         finally:
             _succeeds([MPS_CONTROL], shared, "quit\n")

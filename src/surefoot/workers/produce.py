@@ -22,6 +22,7 @@ from surefoot.networks.network import Network
 from surefoot.novelty import novelty_scores
 from surefoot.predictions.novelty import fit_scale
 from surefoot.predictions.predictions import Predictions
+from surefoot.recipes.own_code import code_of, is_own_code, refuse_other_code, retrained
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import Draft
 from surefoot.store.store import Store
@@ -136,6 +137,8 @@ def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listene
 
     Of a network that is done, the weights are verified.
     """
+    if is_own_code(spec.recipe) and (code := code_of(spec.recipe.network)):
+        refuse_other_code(spec.recipe, code, "repeat the command, which trains with what is there now")
     if store.is_done(spec):
         store.verify([spec])
         return
@@ -145,6 +148,8 @@ def produce(spec: Spec, context: TaskContext, store: Store, *, listener: Listene
                 f"a network made from others needs the one of {spec.task} with seed {teacher.seed} first; "
                 f"it is not in {store.root}"
             )
+    if is_own_code(spec.recipe) and (before := store.other_code(spec)) is not None:
+        listener.weights(retrained(spec.recipe, before))
     with store.claim(spec) as draft:
         if store.is_done(spec):  # by another process since the first check
             draft.discard()

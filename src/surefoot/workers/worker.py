@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from traceback import format_exception
@@ -24,6 +24,7 @@ import torch
 
 from surefoot.errors import InputError, described
 from surefoot.io import ClaimedError
+from surefoot.plugins import search_in
 from surefoot.recipes.recipe import Spec
 from surefoot.store.store import Store
 from surefoot.training.loop import Progress, StoppedError
@@ -67,6 +68,8 @@ def main() -> int:
     """Execute the order; 0 when done, 1 for an unexpected error, 2 for a user's mistake, 3 when stopped."""
     parent = os.getppid()
     with stop_on(signal.SIGTERM, signal.SIGINT) as stopped:
+        with suppress(OSError):  # a current folder that was removed
+            search_in(Path.cwd())
         order = WorkOrder.from_json(sys.stdin.readline())
         pipe = os.dup(1)
         os.dup2(2, 1)  # all other output goes to standard error

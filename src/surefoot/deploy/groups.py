@@ -1,0 +1,212 @@
+"""Rows that are not independent, such as the images of one person: whole groups count instead of rows."""
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.errors import InputError
+from surefoot.intervals import LEVEL, NORMAL, Interval, Proportion, few_samples_factor, quantile_of
+from surefoot.predictions.classes import class_names_of
+from surefoot.predictions.outcomes import Array, Index
+from surefoot.predictions.predictions import Predictions
+from surefoot.text import count_of
+
+PREDICTED_CLASS = "class"  # instead of a column
+
+
+class RepeatedRows(UserWarning):
+    """Rows without groups, whose ids repeat; the command line says it in the verdict."""
+
+
+Grouped = tuple[Array, Index | None]  # values, and the group of each as a number; None: they are independent
+IDENTITY = re.compile(  # names of columns in which a repeated value is a group
+    r"(ids?|uid|mrn|identity|(person|patient|subject|participant|individual|customer|client|user|donor"
+    r"|animal|speaker|writer|household|session|video|recording)s?)([ _-]?(ids?|no|nr|number|name|key|code))?",
+    re.IGNORECASE,
+)
+
+
+def group_numbers(groups: NDArray[Any] | None) -> Index | None:
+    """The group of each row, numbered as they first appear; None where no two rows are of one group."""
+    if groups is None:
+        return None
+    _, first, group_of = np.unique(groups, return_index=True, return_inverse=True)
+    if len(first) == len(groups):
+        return None
+    return np.argsort(np.argsort(first))[group_of]
+
+
+def number_of_groups(rows: int, group_of: Index | None) -> int:
+    """How many independent groups there are; each row is one where there are no others."""
+    return rows if group_of is None else int(group_of.max()) + 1
+
+
+def some_of(group_of: Index | None, rows: NDArray[Any]) -> Index | None:
+    """The groups of some of the rows, numbered in the same order."""
+    if group_of is None:
+        return None
+    kept, numbers = np.unique(group_of[rows], return_inverse=True)
+    return None if len(kept) == len(numbers) else numbers
+
+
+def group_values(values: Array, group_of: Index | None) -> Array:
+    """A number per group; their mean is that of the rows, and its variance is estimated by var(ddof=1) / n.
+
+    The deviations of a group's rows from the mean are added up (the cluster-robust variance of a ratio).
+
+    >>> group_values(np.array([0.0, 1.0, 0.0, 1.0]), np.array([0, 0, 1, 1]))
+    array([0.5, 0.5])
+    """
+    if group_of is None:
+        return values
+    mean = values.mean()
+    sums = np.bincount(group_of, values - mean)
+    per_group: Array = mean + sums * len(sums) / len(values)
+    return per_group
+
+
+def groups_of_decisions(predictions: Predictions) -> Index | None:
+    """The group of each decision; None where they are independent."""
+    return some_of(group_numbers(predictions.groups), predictions.outcomes.row)
+
+
+def of_groups(groups: int | None) -> str:
+    """` in 12 groups`, after the number of rows."""
+    return "" if groups is None else f" in {count_of(groups, 'group')}"
+
+
+def within_one_group(predictions: Predictions) -> Predictions:
+    """Without groups if all rows are of one: these rows can only show something about its new rows."""
+    groups = predictions.groups
+    if groups is None or (groups != groups[0]).any():
+        return predictions
+    return replace(predictions, groups=None)
+
+
+def are_same_parts(names: NDArray[Any], groups: NDArray[Any]) -> bool:
+    """Whether both divide the rows in the same way."""
+    one, other = (np.unique(each, return_inverse=True)[1] for each in (names, groups))
+    pairs = len(np.unique(one * (int(other.max()) + 1) + other))
+    return pairs == int(one.max()) + 1 == int(other.max()) + 1
+
+
+def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
+    """Two random parts: that share of the rows, or of the groups, and the rest."""
+    group_of = group_numbers(predictions.groups)
+    n = number_of_groups(predictions.n, group_of)
+    first = round(share * n)
+    if not 0 < first < n:
+        what = "rows" if group_of is None else "groups"
+        raise InputError(f"a share of {share:g} of {n} {what} leaves a part empty; allowed: 0 to 1")
+    order = np.random.default_rng(seed).permutation(n)
+    parts = order[:first], order[first:]
+    if group_of is None:
+        return predictions.take(np.sort(parts[0])), predictions.take(np.sort(parts[1]))
+    return predictions.take(np.isin(group_of, parts[0])), predictions.take(np.isin(group_of, parts[1]))
+
+
+def within_parts(prepared: Predictions, per: str) -> Predictions:
+    """Without groups where each is a part: the guarantee of a part is for new rows of this group."""
+    if prepared.groups is None or not are_same_parts(parts_of(prepared, per), prepared.groups):
+        return prepared
+    return replace(prepared, groups=None)
+
+
+def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
+    """The predicted class, or the group, of each row as text."""
+    if per == PREDICTED_CLASS:
+        names = np.array(class_names_of(prepared))
+        predicted: NDArray[np.str_] = names[prepared.probs().argmax(axis=1)]
+        return predicted
+    groups = prepared.grouped_by(per).groups
+    assert groups is not None
+    texts: NDArray[np.str_] = groups.astype(str)
+    return texts
+
+
+def normal_interval(value: float, samples: Sequence[Grouped], limits: tuple[float, float]) -> Interval:
+    """A 95% interval from the variances of the independent samples behind the value.
+
+    From a single row or group, whatever is possible; NaN where that has no end.
+    """
+    each = [group_values(*sample) for sample in samples]
+    fewest = min(map(len, each))
+    if fewest < 2:
+        return Interval(value, *(limits if np.isfinite(limits).all() else ()))
+    error = float(np.sqrt(sum(values.var(ddof=1) / len(values) for values in each)))
+    reach = NORMAL * few_samples_factor(fewest) * error
+    return Interval(value, max(limits[0], value - reach), min(limits[1], value + reach))
+
+
+def proportion_of(hits: NDArray[np.bool_], group_of: Index | None) -> Proportion:
+    """k of n with its exact interval; with groups, for the number of independent rows of the same variance.
+
+    Korn & Graubard, Survey Methodology 1998. 0 of n and n of n show no variance: groups count, not rows.
+
+    >>> proportion_of(np.zeros(80, dtype=bool), np.repeat(np.arange(10), 8)).high == Proportion.of(0, 10).high
+    True
+    """
+    exact = Proportion.of(int(hits.sum()), len(hits))
+    if group_of is None or not exact.n:
+        return exact
+    means = group_values(hits.astype(float), group_of)
+    groups, independent = len(means), float(len(means))
+    if 0 < exact.k < exact.n and groups > 1:
+        variance = float(means.var(ddof=1)) / groups
+        few = (quantile_of(exact.n - 1) / quantile_of(groups - 1)) ** 2
+        most = float(exact.n)
+        independent = min(most, exact.value * (1 - exact.value) / variance * few) if variance else most
+    return Proportion(exact.k, exact.n, exact.value, *_binomial_ends(exact.value, max(1.0, independent)))
+
+
+def _binomial_ends(share: float, n: float) -> tuple[float, float]:
+    """Clopper-Pearson for n that is no whole number."""
+    from scipy.special import betaincinv  # slow to import
+
+    tail, k = (1 - LEVEL) / 2, share * n
+    low = float(betaincinv(k, n - k + 1, tail)) if share > 0 else 0.0
+    return low, float(betaincinv(k + 1, n - k, 1 - tail)) if share < 1 else 1.0
+
+
+def repeated_identity(predictions: Predictions) -> str:
+    """The column whose values repeat although they should be groups; empty if there is none, or groups."""
+    if predictions.groups is not None:
+        return ""
+    columns = {} if predictions.ids is None else {"ids": predictions.ids}
+    if predictions.attributes is not None:
+        names = filter(IDENTITY.fullmatch, predictions.attributes.column_names)
+        columns |= {name: predictions.attributes[name].drop_null().to_pylist() for name in names}
+    return next((name for name, values in columns.items() if 1 < len(set(values)) < len(values)), "")
+
+
+def identity_warning(column: str) -> str:
+    """What a repeated column means for a result without groups."""
+    return (
+        f"{column!r} repeats, and there are no groups: rows of one {column!r} are probably not "
+        f"independent, and then this result is not valid. Group them: --group-by {column}, in Python "
+        f"grouped_by({column!r})."
+    )
+
+
+def repeated_sentences(column: str) -> list[str]:
+    """The same as a part of a verdict, where there is such a column."""
+    return [f"Warning: {identity_warning(column)}"] if column else []
+
+
+def warn_of_repeated(*given: Predictions, per: str | None = None) -> str:
+    """Warn of the first repeated column of any of these, except `per`, whose values are apart; its name."""
+    columns = map(repeated_identity, given)
+    column = next((each for each in columns if each and each != per), "")
+    if column:
+        warnings.warn(identity_warning(column), RepeatedRows, stacklevel=4)
+    return column
+
+
+def groups_document(groups: int | dict[str, int] | None, repeated: str) -> dict[str, Any]:
+    """How many groups there are, and the column that repeats without; nothing where there is neither."""
+    return {name: value for name, value in (("groups", groups), ("repeated", repeated)) if value}
