@@ -11,6 +11,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar, Union
 
+import numpy as np
+
 from surefoot.errors import InputError, shown
 
 Declared = TypeVar("Declared", bound=Callable[..., Any])
@@ -105,7 +107,17 @@ def _as_declared(value: Any, hint: Any) -> Any:
     )
 
 
+def is_tensor(values: Any) -> bool:
+    """Whether it is a tensor of torch, which is not imported to find out."""
+    return any(
+        (of.__module__.split(".")[0], of.__name__) == ("torch", "Tensor") for of in type(values).__mro__
+    )
+
+
 def _require(name: str, value: object, hint: Any) -> None:
+    arrays = (option for option in _options(hint) if (typing.get_origin(option) or option) is np.ndarray)
+    if is_tensor(value) and any(arrays):
+        return  # it becomes an array where it is used
     for where, wrong, allowed in _mistakes(name, value, hint):
         raise InputError(f"{where} {_shown(wrong, allowed)}; allowed: {_described(allowed)}")
 

@@ -229,9 +229,9 @@ def test_a_member_each_and_after_averaging():
 def test_applies_to_arrays_tensors_and_as_a_module():
     predictions = draw_one_label(500, sharpness=2)
     fitted = fit_temperature(predictions)
-    logits = torch.from_numpy(predictions.logits[0])
+    logits = torch.tensor(predictions.logits[0])
     expected = fitted(predictions).logits[0]
-    assert torch.equal(fitted.scale(logits), torch.from_numpy(expected))
+    assert torch.equal(fitted.scale(logits), torch.tensor(expected))
     assert np.array_equal(fitted.scale(predictions.logits[0]), expected)
     module = module_of(fitted)
     np.testing.assert_allclose(module(logits), expected, rtol=1e-6)

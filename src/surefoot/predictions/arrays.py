@@ -11,18 +11,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from surefoot.arguments import is_tensor
 from surefoot.errors import InputError
 from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.predictions.validate import as_floats, as_keys, as_labels
 
 LARGE = 2**28  # bytes
-
-
-def is_tensor(values: Any) -> bool:
-    """Whether it is a tensor of torch, which is not imported to find out."""
-    return any(
-        (of.__module__.split(".")[0], of.__name__) == ("torch", "Tensor") for of in type(values).__mro__
-    )
 
 
 def as_numpy(name: str, values: Any) -> Any:
