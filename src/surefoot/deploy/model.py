@@ -397,7 +397,8 @@ class Novelty:
 
     def of(self, logits: Any, kind: LabelKind) -> Array:
         """(n,) in float64, from the networks' own logits (members, n, classes): the mean over members."""
-        each = [logits_score(self.score)(torch.as_tensor(member), kind) for member in logits]
+        members = logits if isinstance(logits, Tensor) else torch.tensor(logits)
+        each = [logits_score(self.score)(member, kind) for member in members]
         mean: Array = torch.stack(each).mean(dim=0).numpy()
         return mean
 
