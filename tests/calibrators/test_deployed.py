@@ -34,9 +34,9 @@ def test_a_model_gives_what_the_calibration_gives(name):
             continue
         calibrated = surefoot.calibrate(nn.Identity(), (logits, predictions.labels), method=name)
         assert isinstance(calibrated, CalibratedBy)
-        assert calibrated(torch.from_numpy(logits)).shape == logits.shape
+        assert calibrated(torch.tensor(logits)).shape == logits.shape
         expected = fit_calibration(name, predictions)(predictions).probs()
-        np.testing.assert_allclose(calibrated.probabilities(torch.from_numpy(logits)), expected, atol=2e-4)
+        np.testing.assert_allclose(calibrated.probabilities(torch.tensor(logits)), expected, atol=2e-4)
         assert calibrated.report.nll_after <= calibrated.report.nll_before
 
 

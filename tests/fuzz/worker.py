@@ -179,7 +179,9 @@ def _snapshot(folder):
             content = ""
             if stat.S_ISREG(mode):
                 readable = os.access(path, os.R_OK)  # an ordinary user may not
-                content = hashlib.sha256(path.read_bytes()).hexdigest() if readable else path.stat().st_mtime_ns
+                content = (
+                    hashlib.sha256(path.read_bytes()).hexdigest() if readable else path.stat().st_mtime_ns
+                )
             elif stat.S_ISLNK(mode):
                 content = str(path.readlink())
             found[str(path.relative_to(folder))] = (stat.S_IFMT(mode), content)
