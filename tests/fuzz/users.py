@@ -57,7 +57,7 @@ def ordinary_user(place, rng):
         ("bundle", "tiny", "single", "-o", out / "deep/b", "--resamples", 0, "--store", place.base / "own/run/store"),
         ("data", "check", task, "--resolved", out / "split.csv"),
         ("data", "decode", task, "--size", 8, "--cache", out / "cache"),
-        ("train", "toy/wave", "--set", "epochs=1", "--store", out / "store"),
+        ("train", "toy/wave", "--set", "epochs=1", "--set", "network=mlp", "--store", out / "store"),
     ]  # fmt: skip
     words = commands[
         int(rng.integers(len(commands) - 1)) if rng.random() < 0.99 else -1
