@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError, Predictions, evaluate, fit_member_temperatures, fit_temperature
+from surefoot.evaluation.evaluate import evaluation_of
+from surefoot.evaluation.streamed import scored_accumulators
 from surefoot.metrics import METRICS, error_above_metric
-from surefoot.streaming.evaluate import evaluation_of
 from surefoot.streaming.outcomes import Scaling
 from tests.conftest import draw_many_labels, draw_one_label
 from tests.streaming.made import accumulated
@@ -33,7 +34,8 @@ SETS = {
 
 def finished(found, resamples=0, metrics=CHOSEN, **sides):
     accumulators = {"familiar": found, **sides}
-    return evaluation_of(accumulators, metrics, resamples=resamples, seed=0, tick=lambda _: None)
+    sides = scored_accumulators(accumulators, metrics, resamples=resamples, seed=0, tick=lambda _: None)
+    return evaluation_of(sides, metrics, resamples)
 
 
 def assert_alike(ours, theirs, *, rounding=1e-12):

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,8 +14,13 @@ from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
 from surefoot.predictions.zeros import count_true_zeros
+from surefoot.progress import Watch
 from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
-from surefoot.streaming.outcomes import Batch, Rescaling, Scaling, outcomes_of
+from surefoot.streaming.engines import Engine
+from surefoot.streaming.outcomes import Batch, Rescaling, Scaling, Shape, labelled, outcomes_of
+
+if TYPE_CHECKING:
+    from surefoot.streaming.workflow import ScannedPredictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,22 +52,9 @@ class Sums:
         return Sums(head, self.rest + other.rest + lost, self.products + other.products)
 
 
+TOLERANCE = 1e-4  # what ECE and all that is read from the risk-coverage curve may be off
+PASSES = 4
 NUMBERS_AT_ONCE = 120_000  # logits converted to float64 at a time, so that they stay in the cache
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What all batches must have in common."""
-
-    kind: LabelKind
-    classes: int
-    members: int
-    class_names: tuple[str, ...] | None = None
-
-    @property
-    def blocks(self) -> int:
-        """Parts of the decisions that are ranked apart: one, or for many labels the classes."""
-        return 1 if self.kind is LabelKind.ONE_LABEL else self.classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,12 +233,6 @@ def accumulate(batches: Iterable[Batch], request: Request) -> Accumulator:
     return result
 
 
-def labelled(batch: Batch) -> Batch:
-    """The rows that have a known label."""
-    known = batch.labels >= 0 if batch.labels.ndim == 1 else (batch.labels >= 0).any(axis=1)
-    return batch if known.all() else Batch(batch.logits[:, known], batch.labels[known])
-
-
 def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     """The accumulator with a batch added. Its arrays of counts are not shared, and are filled in place."""
     request, n = accumulator.request, len(batch.labels)
@@ -292,3 +279,39 @@ def _fill(histogram: Histogram, residuals: Array, doubts: Array, wrong: Bools, l
         histogram.add(block, doubt, missed)
         confidence = (ONE - doubt) / ONE
         residuals[block] += spread_on_grid(confidence, ~missed - confidence)
+
+
+def accumulate_source(
+    source: "ScannedPredictions",
+    metrics: Sequence[Metric],
+    scaling: Rescaling | None,
+    engine: Engine,
+    watch: Watch,
+) -> Accumulator:
+    """A side's sums and cells, in cells so fine that the bound holds, if a few readings can make it so."""
+    versions = (None,) if scaling is None else (scaling, None)
+    request = Request.of(source.shape, metrics, versions)
+    for number in range(1, PASSES + 1):
+        with watch("reading" if number == 1 else f"reading, time {number}", source.rows) as tick:
+            result = engine(source.parts, source.shape, partial(accumulate, request=request), tick)
+        grids = list(request.grids)
+        for version, histogram in enumerate(result.histograms):
+            if worst_bound(result.scored[version], request.metrics) > TOLERANCE:
+                grids[version] = histogram.refined() or grids[version]
+        if grids == list(request.grids):
+            break
+        request = replace(request, grids=tuple(grids))
+    return result
+
+
+def worst_bound(version: Version, metrics: Sequence[Metric]) -> float:
+    """How far any metric of a curve can be from the truth, of those whose range is known."""
+    on_curves = [metric for metric in metrics if metric.curve is not None] if version.decisions else []
+    estimates = [metric.from_cells(version) for metric in on_curves]
+    bounds = [farthest(value, ends) for value, ends in estimates if ends is not None]
+    return max((bound for bound in bounds if np.isfinite(bound)), default=0.0)
+
+
+def farthest(value: float, ends: Range) -> float:
+    """How far the value can be from the truth."""
+    return float(max(value - ends[0], ends[1] - value, 0.0)) if np.isfinite(ends).all() else NAN

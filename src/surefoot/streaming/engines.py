@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 from surefoot.errors import InputError
 from surefoot.progress import Tick
 from surefoot.runtime import as_worker, is_worker, workers_of_process
-from surefoot.streaming.accumulate import Shape
-from surefoot.streaming.outcomes import Batch
+from surefoot.streaming.outcomes import Batch, Shape
 from surefoot.streaming.readers import Part, batches
 
 Self = TypeVar("Self")

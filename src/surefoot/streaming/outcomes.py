@@ -9,12 +9,29 @@ from numpy.typing import NDArray
 from surefoot.errors import InputError
 from surefoot.predictions.classes import Order
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import Facts, average, facts_of
+from surefoot.predictions.logits import Facts, Whole, average, facts_of
 from surefoot.predictions.validate import LARGEST_LOGIT
-from surefoot.streaming.cells import Whole
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
+
+
+IN_MEMORY = "all rows in memory (read_predictions in Python, --no-stream)"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all batches must have in common."""
+
+    kind: LabelKind
+    classes: int
+    members: int
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Parts of the decisions that are ranked apart: one, or for many labels the classes."""
+        return 1 if self.kind is LabelKind.ONE_LABEL else self.classes
 
 
 @dataclass(frozen=True)
@@ -55,12 +72,28 @@ class Applied:
 Rescaling = Scaling | Applied
 
 
+def rescaling_of(calibration: "Calibration", shape: Shape) -> Rescaling:
+    """A calibration, to be applied while streaming."""
+    if calibration.needs_novelty:
+        raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: {IN_MEMORY}")
+    order = calibration.check(shape)
+    if not calibration.temperatures or calibration.lowest_probability is not None:
+        return Applied(calibration, order)
+    return Scaling(calibration.temperatures, averaged_first=calibration.averages_members)
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Some rows of a file: logits (members, rows, classes), labels (rows,) or (rows, classes)."""
 
     logits: NDArray[np.floating]
     labels: Whole
+
+
+def labelled(batch: Batch) -> Batch:
+    """The rows that have a known label."""
+    known = batch.labels >= 0 if batch.labels.ndim == 1 else (batch.labels >= 0).any(axis=1)
+    return batch if known.all() else Batch(batch.logits[:, known], batch.labels[known])
 
 
 def outcomes_of(batch: Batch, rows: slice, kind: LabelKind, scaling: Rescaling | None) -> Facts:
