@@ -21,7 +21,7 @@ from surefoot.progress import Progress
 from surefoot.streaming import engines as local
 from surefoot.streaming import readers as reading
 from surefoot.streaming import temperature
-from surefoot.streaming.outcomes import rescaling_of
+from surefoot.streaming.outcomes import Rescaling
 from tests.conftest import draw_many_labels, draw_one_label
 
 EXACT = ("nll", "nll_unclipped", "brier", "brier_true_class", "entropy", "signed_ece", "smooth_ece", "e99")
@@ -170,10 +170,10 @@ def test_softening_streams_and_what_cannot_says_so(tmp_path):
 def test_a_calibration_must_fit_what_is_streamed(tmp_path):
     source = written(tmp_path, DRAWN["members"])
     with pytest.raises(InputError, match="fitted for one_label with 3 classes"):
-        rescaling_of(fit_temperature(draw_one_label(50, 3)), source.shape)
+        Rescaling.of(fit_temperature(draw_one_label(50, 3)), source.shape)
     three = fit_calibration("member-temperatures", draw_one_label(50, members=3))
     with pytest.raises(InputError, match="fitted for 3 members, but the predictions have 2"):
-        rescaling_of(three, source.shape)
+        Rescaling.of(three, source.shape)
 
 
 @pytest.mark.parametrize(("name", "drawn"), [("vector", "many labels"), ("isotonic", "members")])

@@ -18,7 +18,7 @@ from surefoot.predictions.labels import ONE_HOT
 from surefoot.predictions.outcomes import Array, HasOutcomes
 from surefoot.progress import Progress, Tick
 from surefoot.streaming.accumulate import Accumulator, Version, accumulate_source, farthest
-from surefoot.streaming.outcomes import IN_MEMORY, rescaling_of
+from surefoot.streaming.outcomes import IN_MEMORY, Rescaling
 from surefoot.streaming.workflow import ScannedPredictions
 from surefoot.text import count_of
 
@@ -49,7 +49,7 @@ def _accumulated(
 ) -> dict[str, Accumulator]:
     """Each side's sums and cells; notes say how fast they were read."""
     scalings = {
-        side: None if calibration is None else rescaling_of(calibration, each.shape)
+        side: None if calibration is None else Rescaling.of(calibration, each.shape)
         for side, each in given.items()
     }
     start, accumulators = monotonic(), {}

@@ -12,12 +12,13 @@ from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
 from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import facts_of
 from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
 from surefoot.predictions.zeros import count_true_zeros
 from surefoot.progress import Watch
 from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
 from surefoot.streaming.engines import Engine
-from surefoot.streaming.outcomes import Batch, Rescaling, Scaling, Shape, labelled, outcomes_of
+from surefoot.streaming.outcomes import Batch, Rescaling, Shape, labelled
 
 if TYPE_CHECKING:
     from surefoot.streaming.workflow import ScannedPredictions
@@ -237,9 +238,9 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     """The accumulator with a batch added. Its arrays of counts are not shared, and are filled in place."""
     request, n = accumulator.request, len(batch.labels)
     shape = request.shape
-    for scaling in request.versions:
-        if isinstance(scaling, Scaling) and n:
-            scaling.check(batch.logits)
+    if not n:
+        return accumulator
+    logits = [batch.logits if v is None else v(batch.logits, shape.kind) for v in request.versions]
     zeros = accumulator.zeros + count_true_zeros(batch.logits, batch.labels, shape.kind)
     many = shape.kind is LabelKind.MANY_LABELS
     doubts = np.empty((len(request.versions), shape.blocks, n))
@@ -252,8 +253,8 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
         facts = np.empty((request.facts, rows.stop - start))
         facts[0] = (batch.labels[rows] >= 0).sum(axis=1) if many else 1
         places = iter(facts[1:])
-        for version, scaling in enumerate(request.versions):
-            outcomes = outcomes_of(batch, rows, shape.kind, scaling)
+        for version, of_version in enumerate(logits):
+            outcomes = facts_of(of_version[:, rows], batch.labels[rows], shape.kind)
             doubts[version, :, rows], wrong[version, :, rows] = outcomes.doubt, ~outcomes.correct
             if scores is not None:
                 scores[version, :, rows] = outcomes.score

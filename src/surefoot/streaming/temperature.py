@@ -41,7 +41,7 @@ from surefoot.progress import Watch
 from surefoot.runtime import in_parallel
 from surefoot.streaming.accumulate import accumulate_source
 from surefoot.streaming.engines import Engine
-from surefoot.streaming.outcomes import IN_MEMORY, Batch, Shape, labelled, rescaling_of
+from surefoot.streaming.outcomes import IN_MEMORY, Batch, Rescaling, Shape, labelled
 from surefoot.streaming.readers import Part, batches
 from surefoot.streaming.workflow import ScannedPredictions
 
@@ -98,7 +98,7 @@ def fit_files(method: str, source: ScannedPredictions, engine: Engine, watch: Wa
     if method == "softening":
         fitted = at_least_one(fitted)
     nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
-    scaling = rescaling_of(fitted, source.shape)
+    scaling = Rescaling.of(fitted, source.shape)
     accumulator = accumulate_source(source, (nll, ece), scaling, engine, watch)
     before, after = accumulator.scored[::-1]
     nlls = (version.ratio(nll) for version in (before, after))
