@@ -35,11 +35,6 @@ class Facts:
     score: Array | None = None  # many labels: log odds
     known: Bools | None = None  # many labels: whether the label is
 
-    @property
-    def doubt(self) -> Array:
-        """1 - confidence as a whole number of 1e-12."""
-        return np.asarray(ONE - np.rint(self.confidence * ONE))
-
 
 def facts_of(logits: Floats, labels: Whole, kind: LabelKind) -> Facts:
     """Of some rows (members, rows, classes); for one label every row must have one."""

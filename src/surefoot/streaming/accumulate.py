@@ -12,11 +12,11 @@ from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
 from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import facts_of
-from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
+from surefoot.predictions.logits import outcomes_of
+from surefoot.predictions.outcomes import ONE, Array, Curve
 from surefoot.predictions.zeros import count_true_zeros
 from surefoot.progress import Watch
-from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
+from surefoot.streaming.cells import Grid, Histogram, LogOdds
 from surefoot.streaming.engines import Engine
 from surefoot.streaming.outcomes import Batch, Rescaling, Shape, labelled
 
@@ -55,7 +55,6 @@ class Sums:
 
 TOLERANCE = 1e-4  # what ECE and all that is read from the risk-coverage curve may be off
 PASSES = 4
-NUMBERS_AT_ONCE = 120_000  # logits converted to float64 at a time, so that they stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,45 +240,30 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     if not n:
         return accumulator
     logits = [batch.logits if v is None else v(batch.logits, shape.kind) for v in request.versions]
-    zeros = accumulator.zeros + count_true_zeros(batch.logits, batch.labels, shape.kind)
     many = shape.kind is LabelKind.MANY_LABELS
-    doubts = np.empty((len(request.versions), shape.blocks, n))
-    wrong = np.empty(doubts.shape, dtype=bool)
-    scores = np.empty(doubts.shape) if many else None
-    sums = accumulator.sums
-    step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        facts = np.empty((request.facts, rows.stop - start))
-        facts[0] = (batch.labels[rows] >= 0).sum(axis=1) if many else 1
-        places = iter(facts[1:])
-        for version, of_version in enumerate(logits):
-            outcomes = facts_of(of_version[:, rows], batch.labels[rows], shape.kind)
-            doubts[version, :, rows], wrong[version, :, rows] = outcomes.doubt, ~outcomes.correct
-            if scores is not None:
-                scores[version, :, rows] = outcomes.score
-            for fact in request.summed:
-                values = fact(outcomes)
-                known = values if outcomes.known is None else np.where(outcomes.known, values, 0.0)
-                next(places)[:] = known[0] if len(known) == 1 else known.sum(axis=0)
-        sums = sums.merged(Sums.of(facts))
-    for version, histogram in enumerate(accumulator.histograms):
-        _fill(histogram, accumulator.residuals[version], doubts[version], wrong[version], batch.labels)
-        if scores is not None:
-            accumulator.odds[version].add(scores[version], batch.labels.T)
+    facts = np.empty((request.facts, n))
+    places = iter(facts[1:])
+    for version, of_version in enumerate(logits):
+        outcomes = outcomes_of(of_version, batch.labels, shape.kind)
+        facts[0] = np.bincount(outcomes.row, minlength=n)
+        for fact in request.summed:
+            values = fact(outcomes)
+            next(places)[:] = np.bincount(outcomes.row, values, n) if many else values
+        doubt = ONE - np.rint(outcomes.confidence * ONE)
+        residual = outcomes.correct - outcomes.confidence
+        for block, part in enumerate(outcomes.blocks):
+            accumulator.histograms[version].add(block, doubt[part], ~outcomes.correct[part])
+            accumulator.residuals[version, block] += spread_on_grid(outcomes.confidence[part], residual[part])
+            if outcomes.score is not None and outcomes.positive is not None:
+                accumulator.odds[version].add(block, outcomes.score[part], outcomes.positive[part])
     one_hot = accumulator.one_hot and many
-    one_hot = one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all())
-    return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=one_hot, zeros=zeros)
-
-
-def _fill(histogram: Histogram, residuals: Array, doubts: Array, wrong: Bools, labels: Whole) -> None:
-    for block, (doubt, missed) in enumerate(zip(doubts, wrong, strict=True)):
-        if labels.ndim == 2:
-            known = labels[:, block] >= 0
-            doubt, missed = doubt[known], missed[known]
-        histogram.add(block, doubt, missed)
-        confidence = (ONE - doubt) / ONE
-        residuals[block] += spread_on_grid(confidence, ~missed - confidence)
+    return replace(
+        accumulator,
+        rows=accumulator.rows + n,
+        sums=accumulator.sums.merged(Sums.of(facts)),
+        one_hot=one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all()),
+        zeros=accumulator.zeros + count_true_zeros(batch.logits, batch.labels, shape.kind),
+    )
 
 
 def accumulate_source(
