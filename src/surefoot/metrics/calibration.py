@@ -19,9 +19,9 @@ from surefoot.predictions.outcomes import (
     Array,
     Curve,
     Curves,
-    Decisions,
     HasOutcomes,
     Index,
+    Outcomes,
     Ranked,
     interpolated,
 )
@@ -91,14 +91,9 @@ def signed_of(curve: Curve) -> Array:
     return np.asarray((curve.confidence[..., -1] - (curve.total - curve.total_errors)) / curve.total)
 
 
-def overconfidence(decisions: Decisions) -> Array:
+def overconfidence(decisions: Outcomes) -> Array:
     """Confidence less correctness."""
     return decisions.confidence - decisions.correct
-
-
-def streamed_signed_ece(accumulated: Accumulated) -> tuple[float, None]:
-    """Signed ECE of a stream: cells hold sums, so it is exact."""
-    return signed_ece(accumulated), None
 
 
 @checked
@@ -205,25 +200,15 @@ def streamed_smooth_ece(accumulated: Accumulated) -> tuple[float, None]:
 
 
 @checked
-def ece_floor(predictions: HasOutcomes) -> float:
+def ece_floor(predictions: Ranked) -> float:
     """The mean ECE that a perfectly calibrated model with these confidences would show at this n."""
     return float(np.mean(_calibrated_eces(predictions.outcomes)))
 
 
 @checked
-def ece_floor_95(predictions: HasOutcomes) -> float:
+def ece_floor_95(predictions: Ranked) -> float:
     """The ECE that a perfectly calibrated model would exceed one time in twenty at this n."""
     return float(np.percentile(_calibrated_eces(predictions.outcomes), 95))
-
-
-def streamed_ece_floor(accumulated: Accumulated) -> tuple[float, None]:
-    """`ece_floor` of a stream."""
-    return float(np.mean(_calibrated_eces(accumulated.outcomes))), None
-
-
-def streamed_ece_floor_95(accumulated: Accumulated) -> tuple[float, None]:
-    """`ece_floor_95` of a stream."""
-    return float(np.percentile(_calibrated_eces(accumulated.outcomes), 95)), None
 
 
 _ECES: WeakKeyDictionary[Curves, Array] = WeakKeyDictionary()  # for both floors
