@@ -95,7 +95,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
     "streaming": {
         "streaming/accumulate.py": _in("streaming", STREAMING, first=STREAMED),
         "streaming/cells.py": _in("streaming", STREAMING),
-        "streaming/evaluate.py": _in("streaming", STREAMING, first=STREAMED),
+        "evaluation/streamed.py": _in("streaming", STREAMING, first=STREAMED),
         "streaming/outcomes.py": _in("streaming", STREAMING, first=STREAMED),
         "streaming/readers.py": _in("streaming", STREAMING, first=["test_batches"]),
         "streaming/temperature.py": _in("streaming", STREAMING, first=["test_evaluate"]),
@@ -190,8 +190,12 @@ EQUIVALENT: tuple[tuple[str, str, str], ...] = (
         "for another type re.sub raises the TypeError that is caught below",
     ),
     *(
-        ("if ours.n and theirs.n:", f"if {other}:", "if one n is 0 or None, the difference is NaN either way")
-        for other in ("ours.n or theirs.n", "ours.n", "theirs.n")
+        (
+            "apart = [name for name in ours if name not in gap or (ours[name].n and theirs[name].n)]",
+            f"apart = [name for name in ours if name not in gap or ({other})]",
+            "if one n is 0 or None, the difference is NaN either way",
+        )
+        for other in ("ours[name].n or theirs[name].n", "ours[name].n", "theirs[name].n")
     ),
     (
         "if exact is not None and np.isfinite(interval.low):",

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from surefoot import Predictions, evaluate
+from surefoot import Predictions, evaluate, scan_predictions
 from surefoot.calibrators import CALIBRATORS
 from surefoot.deploy.monitor import AlphaBudget, check_shift, scores_of
 from surefoot.deploy.thresholds import Guarantee, choose_thresholds
@@ -27,9 +27,8 @@ from surefoot.predictions.files import read_predictions, write_predictions
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Outcomes
 from surefoot.report.comparison import TableContext, comparison_tables
-from surefoot.streaming.accumulate import Request, Shape, accumulate
-from surefoot.streaming.evaluate import Source, evaluate_files
-from surefoot.streaming.outcomes import Batch
+from surefoot.streaming.accumulate import Request, accumulate
+from surefoot.streaming.outcomes import Batch, Shape
 
 Array = np.ndarray
 Work = Callable[[], object]
@@ -376,9 +375,7 @@ def _write_table(suffix: str, count: int) -> Work:
 
 def _stream_table(suffix: str, count: int) -> Work:
     path = _written(_class_columns(count), suffix)
-    return lambda: evaluate_files(
-        {"familiar": Source.of([path])}, metrics=[METRICS.named("nll")], resamples=0
-    )
+    return lambda: evaluate(scan_predictions(path), metrics=["nll"], resamples=0)
 
 
 def _command(suffix: str, count: int) -> Work:

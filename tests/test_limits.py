@@ -13,8 +13,7 @@ from surefoot.metrics import calibration
 from surefoot.predictions import labels, outcomes, parts, validate
 from surefoot.predictions import novelty as scale
 from surefoot.predictions.paths import is_large
-from surefoot.streaming import cells
-from surefoot.streaming import evaluate as streaming
+from surefoot.streaming import accumulate, cells
 
 VALUES = {
     "bins of the ECE": (calibration.BINS, 10),
@@ -43,8 +42,8 @@ VALUES = {
     "neighbours": (novelty.NEIGHBOURS, 50),
     "ODIN's temperature": (novelty.TEMPERATURE, 1000),
     "percentiles of the novelty": (scale.PERCENTILES, (5, 95)),
-    "how far streamed values may be off": (streaming.TOLERANCE, 1e-4),
-    "readings for that": (streaming.PASSES, 4),
+    "how far streamed values may be off": (accumulate.TOLERANCE, 1e-4),
+    "readings for that": (accumulate.PASSES, 4),
     "a cell that may be divided": (cells.HEAVY, 1e-5),
     "bits of cells": ((cells.BITS, cells.EVEN, cells.FINEST_BITS, cells.OCTAVES), (12, 35, 12, 27)),
     "most cells": ((cells.CELLS, cells.ZOOMED_CELLS, cells.PRECISION_CELLS), (2**21, 2**19, 2**20)),
@@ -65,7 +64,6 @@ def test_values_are_those_documented(name):
         evaluate.paired_differences,
         compare.compare,
         changes.changes,
-        streaming.evaluate_files,
     ],
     ids=lambda function: f"{function.__module__}.{function.__name__}",
 )

@@ -45,7 +45,7 @@ LOADED = (
     "surefoot.report.evaluation",
     "surefoot.serve.app",
     "surefoot.serve.server",
-    "surefoot.streaming.evaluate",
+    "surefoot.evaluation.evaluate",
     "surefoot.training.tune",
 )
 

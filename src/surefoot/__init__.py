@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from surefoot.deploy.thresholds import Thresholds, Unreachable, load_thresholds, save_thresholds
     from surefoot.deploy.workflow import choose_thresholds, monitor
     from surefoot.errors import InputError
-    from surefoot.evaluation.evaluate import paired_differences
+    from surefoot.evaluation.evaluate import evaluate, paired_differences
     from surefoot.evaluation.scores import Evaluation
     from surefoot.experiments.changes import ExperimentChange
     from surefoot.experiments.methods import METHODS, Method
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from surefoot.predictions.files import read_predictions, write_predictions
     from surefoot.predictions.labels import IGNORE, LabelKind
     from surefoot.predictions.predictions import Predictions
-    from surefoot.streaming.workflow import ScannedPredictions, evaluate, fit_calibration, scan_predictions
+    from surefoot.streaming.workflow import ScannedPredictions, fit_calibration, scan_predictions
     from surefoot.tasks import TASKS, TaskEntry
     from surefoot.variants import VARIANTS, Variant
 
@@ -70,7 +70,7 @@ _HOMES = {
     "choose_sets": "surefoot.deploy.sets",
     "choose_thresholds": "surefoot.deploy.workflow",
     "compare": "surefoot.experiments.workflow",
-    "evaluate": "surefoot.streaming.workflow",
+    "evaluate": "surefoot.evaluation.evaluate",
     "fit_calibration": "surefoot.streaming.workflow",
     "fit_member_temperatures": "surefoot.calibrators.temperature",
     "fit_temperature": "surefoot.calibrators.temperature",

@@ -79,12 +79,12 @@ def is_worker() -> bool:
 @contextmanager
 def as_worker() -> Iterator[None]:
     """Make this thread a worker: of several threads that share some work, one is the caller's."""
-    _this_thread.is_worker = True
+    before, _this_thread.is_worker = is_worker(), True
     try:
         with one_thread():
             yield
     finally:
-        _this_thread.is_worker = False
+        _this_thread.is_worker = before
 
 
 def in_parallel(

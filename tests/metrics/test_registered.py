@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from surefoot import InputError, evaluate, fit_temperature, write_predictions
+from surefoot import InputError, evaluate, fit_temperature, scan_predictions, write_predictions
 from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.evaluation.compare import compare
 from surefoot.evaluation.comparison import MethodRun, MethodRuns
@@ -15,7 +15,6 @@ from surefoot.metrics.selective import grows_with_errors
 from surefoot.predictions.labels import LabelKind
 from surefoot.report.evaluation import Subject, write_report
 from surefoot.report.summary import summarize
-from surefoot.streaming.evaluate import Source, evaluate_files
 from surefoot.tasks.task import Split
 from tests.cli.command import surefoot
 from tests.conftest import draw_many_labels, draw_one_label
@@ -144,15 +143,13 @@ def source_of(folder, predictions):
     folder.mkdir()
     for index, rows in enumerate(np.array_split(np.arange(predictions.n), 3)):
         write_predictions(predictions.take(rows), folder / f"{index}.parquet")
-    return Source.of(sorted(folder.iterdir()))
+    return scan_predictions(folder)
 
 
 @pytest.mark.parametrize("predictions", [ONE, MANY], ids=["one label", "many labels"])
 def test_they_stream(predictions, tmp_path):
-    sources = {"familiar": source_of(tmp_path / "f", predictions)}
-    streamed = evaluate_files(
-        sources, calibration=fit_temperature(predictions), metrics=STREAMABLE, resamples=60
-    ).evaluation
+    source = source_of(tmp_path / "f", predictions)
+    streamed = evaluate(source, calibration=fit_temperature(predictions), metrics=STREAMABLE, resamples=60)
     for metric in STREAMABLE:
         score = streamed.uncalibrated["familiar"].metrics[metric.name]
         bound = score.bound if score.bound and np.isfinite(score.bound) else 1e-3
@@ -167,8 +164,8 @@ def test_they_stream(predictions, tmp_path):
 
 
 def test_a_curve_without_a_range_is_streamed_without_a_bound(tmp_path):
-    sources = {"familiar": source_of(tmp_path / "f", ONE)}
-    scores = evaluate_files(sources, metrics=STREAMABLE, resamples=0).evaluation.sides["familiar"].metrics
+    source = source_of(tmp_path / "f", ONE)
+    scores = evaluate(source, metrics=STREAMABLE, resamples=0).sides["familiar"].metrics
     assert scores[CURVE.name].bound <= 1e-4
     assert scores[RATIO.name].bound is None
     assert scores[UNBOUNDED.name].bound == 0 or math.isnan(scores[UNBOUNDED.name].bound)
@@ -176,12 +173,12 @@ def test_a_curve_without_a_range_is_streamed_without_a_bound(tmp_path):
 
 @pytest.mark.usefixtures("registered")
 def test_a_plain_function_is_left_out_of_a_stream_or_refused_if_requested(tmp_path):
-    sources = {"familiar": source_of(tmp_path / "f", ONE)}
-    streamed = evaluate_files(sources, resamples=0).evaluation.sides["familiar"].metrics
+    source = source_of(tmp_path / "f", ONE)
+    streamed = evaluate(source, resamples=0).sides["familiar"].metrics
     assert set(streamed) == {metric.name for metric in METRICS} - {PLAIN.name}
     refusal = "metric 'median_confidence' cannot be streamed; needed: all rows in memory"
     with pytest.raises(InputError, match=refusal):
-        evaluate_files(sources, metrics=ADDED)
+        evaluate(source, metrics=ADDED)
     words = ("evaluate", tmp_path / "f", "--resamples", 0)
     left_out = surefoot(*words)
     assert "metric 'median_confidence' cannot be streamed and is left out" in " ".join(

@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from surefoot import InputError, Predictions, read_predictions, write_predictions
+from surefoot import InputError, Predictions, read_predictions, scan_predictions, write_predictions
 from surefoot.io import read_json, read_toml
 from surefoot.predictions import memory
-from surefoot.streaming.evaluate import Source
 from surefoot.streaming.readers import parts_of
 from tests import warm
 
@@ -323,7 +322,7 @@ def test_a_name_that_is_not_utf_8_can_be_written_and_read(tmp_path, suffix):
     write_predictions(Predictions.from_logits(LOGITS, LABELS), path)
     assert np.array_equal(read_predictions(path).logits[0], LOGITS)
     if suffix != ".npz":
-        assert Source.of([path]).shape.classes == 3
+        assert scan_predictions(path).classes == 3
 
 
 @pytest.mark.parametrize("text", ['"\\ud800"', "NaN", "-Infinity", "1e999", "9" * 30])

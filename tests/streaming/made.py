@@ -3,9 +3,9 @@
 import numpy as np
 
 from surefoot.predictions.outcomes import ONE, Outcomes
-from surefoot.streaming.accumulate import Request, Shape, accumulate
+from surefoot.streaming.accumulate import Request, accumulate
 from surefoot.streaming.cells import Grid, Histogram
-from surefoot.streaming.outcomes import Batch
+from surefoot.streaming.outcomes import Batch, Shape
 
 
 def outcomes_of(confidence, correct):

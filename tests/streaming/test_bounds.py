@@ -13,9 +13,8 @@ from surefoot.metrics.metric import Cells
 from surefoot.metrics.selective import aurc_of
 from surefoot.predictions.outcomes import Curve
 from surefoot.streaming import cells as cells_module
-from surefoot.streaming.accumulate import Version
+from surefoot.streaming.accumulate import Version, farthest
 from surefoot.streaming.cells import Grid
-from surefoot.streaming.evaluate import farthest
 from tests.conftest import draw_many_labels
 from tests.streaming.made import accumulated, histogram_of, outcomes_of
 

@@ -1,5 +1,6 @@
 """Streamed evaluations and fits against those in memory; with threads, and with a real Ray."""
 
+import re
 from threading import Event
 
 import numpy as np
@@ -16,21 +17,20 @@ from surefoot import (
 )
 from surefoot.metrics import METRICS
 from surefoot.predictions.predictions import concatenated
+from surefoot.progress import Progress
 from surefoot.streaming import engines as local
 from surefoot.streaming import readers as reading
 from surefoot.streaming import temperature
-from surefoot.streaming.engines import Threads
-from surefoot.streaming.evaluate import Source, evaluate_files, rescaling_of
-from surefoot.streaming.temperature import fit_files
+from surefoot.streaming.outcomes import Rescaling
 from tests.conftest import draw_many_labels, draw_one_label
 
 EXACT = ("nll", "nll_unclipped", "brier", "brier_true_class", "entropy", "signed_ece", "smooth_ece", "e99")
 
 
-def written(folder, parts):
+def written(folder, parts, workers=2):
     for index, part in enumerate(parts):
         write_predictions(part, folder / f"p{index}.parquet")
-    return Source.of(sorted(folder.glob("*.parquet")))
+    return scan_predictions(folder, workers=workers)
 
 
 DRAWN = {
@@ -44,7 +44,7 @@ DRAWN = {
 @pytest.mark.parametrize("workers", [1, 3])
 def test_many_files_are_as_one_in_memory(name, workers, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MOST_ROWS", 128)
-    source, whole = written(tmp_path, DRAWN[name]), concatenated(DRAWN[name])
+    source, whole = written(tmp_path, DRAWN[name], workers), concatenated(DRAWN[name])
     ticked = []
 
     def watch(doing, total):
@@ -53,9 +53,9 @@ def test_many_files_are_as_one_in_memory(name, workers, tmp_path, monkeypatch):
         ticked.append((doing, total))
         return nullcontext(lambda _: None)
 
-    found = evaluate_files({"familiar": source}, resamples=0, engine=Threads(workers), watch=watch)
+    found = evaluate(source, resamples=0, progress=Progress(bar=watch))
     expected = evaluate(whole, resamples=0).sides["familiar"].metrics
-    scores = found.evaluation.sides["familiar"].metrics
+    scores = found.sides["familiar"].metrics
     assert ticked[0] == ("reading familiar", whole.n)
     for metric in METRICS:
         mine, its = scores[metric.name], expected[metric.name]
@@ -72,10 +72,11 @@ def test_a_narrow_band_is_read_again_until_the_bound_holds(tmp_path):
     top = 0.7 + 1e-8 * rng.random(3000)
     labels = (rng.random(3000) > 0.7).astype(int)
     said = Predictions.from_probs(np.stack([top, 1 - top], axis=1), labels)
-    found = evaluate_files({"familiar": written(tmp_path, [said])}, resamples=0)
-    assert found.readings > 1
+    notes = []
+    found = evaluate(written(tmp_path, [said]), resamples=0, progress=Progress(note=notes.append))
+    assert re.search(r", in [2-4] passes$", notes[-1])
     scores, expected = (
-        found.evaluation.sides["familiar"].metrics,
+        found.sides["familiar"].metrics,
         evaluate(said, resamples=0).sides["familiar"].metrics,
     )
     for name in ("ece", "aurc", "augrc", "risk_at_80", "risk_at_90"):
@@ -100,18 +101,18 @@ def test_a_failure_in_one_thread_ends_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "Event", lambda: stop)
     monkeypatch.setattr(local, "batches", patiently)
     with pytest.raises(InputError, match=r"classes differ: other files 4, .*p5\.parquet 7"):
-        evaluate_files({"familiar": source}, engine=Threads(2))
+        evaluate(source)
     assert told == [True]
     assert source.parts[4] not in begun
 
 
 def test_two_sides_must_be_alike(tmp_path):
-    sources = {}
+    sources = []
     for side, classes in (("familiar", 3), ("unfamiliar", 4)):
         (tmp_path / side).mkdir()
-        sources[side] = written(tmp_path / side, [draw_one_label(20, classes)])
+        sources.append(written(tmp_path / side, [draw_one_label(20, classes)]))
     with pytest.raises(InputError, match="classes differ: familiar 3, unfamiliar 4; must be equal"):
-        evaluate_files(sources)
+        evaluate(*sources)
 
 
 SORTED = draw_one_label(4000, sharpness=3, seed=3)
@@ -143,7 +144,7 @@ FITTED = {
 def test_the_temperature_is_the_one_in_memory(name, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "MOST_ROWS", 100)
     monkeypatch.setattr(temperature, "PILOT_NUMBERS", 800)  # a poor start, so that the search must work
-    found = fit_files("temperature", written(tmp_path, FITTED[name]), engine=Threads(2))
+    found = fit_calibration("temperature", written(tmp_path, FITTED[name]), force=True)
     expected = fit_calibration("temperature", concatenated(FITTED[name]), force=True)
     assert found.temperature == pytest.approx(expected.temperature, rel=1e-6)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=0.02)
@@ -157,22 +158,22 @@ def test_the_temperature_is_the_one_in_memory(name, tmp_path, monkeypatch):
 
 def test_softening_streams_and_what_cannot_says_so(tmp_path):
     source = written(tmp_path, FITTED["underconfident"])
-    softened = fit_files("softening", source)
+    softened = fit_calibration("softening", source, force=True)
     assert (softened.temperature, softened.declined) == (
         1.0,
         pytest.approx(fit_temperature(FITTED["underconfident"][0]).temperature, rel=1e-6),
     )
     with pytest.raises(InputError, match="method 'budget' cannot be streamed; have: temperature, softening"):
-        fit_files("budget", source)
+        fit_calibration("budget", source)
 
 
 def test_a_calibration_must_fit_what_is_streamed(tmp_path):
     source = written(tmp_path, DRAWN["members"])
     with pytest.raises(InputError, match="fitted for one_label with 3 classes"):
-        rescaling_of(fit_temperature(draw_one_label(50, 3)), source.shape)
+        Rescaling.of(fit_temperature(draw_one_label(50, 3)), source.shape)
     three = fit_calibration("member-temperatures", draw_one_label(50, members=3))
     with pytest.raises(InputError, match="fitted for 3 members, but the predictions have 2"):
-        rescaling_of(three, source.shape)
+        Rescaling.of(three, source.shape)
 
 
 @pytest.mark.parametrize(("name", "drawn"), [("vector", "many labels"), ("isotonic", "members")])
@@ -223,18 +224,16 @@ def test_what_python_refuses_of_files(tmp_path):
 def test_no_labels_no_fit(tmp_path):
     unlabelled = Predictions.from_logits(np.eye(3), [-100] * 3)
     with pytest.raises(InputError, match="no labels to fit a temperature on"):
-        fit_files("temperature", written(tmp_path, [unlabelled]))
+        fit_calibration("temperature", written(tmp_path, [unlabelled]))
 
 
 def test_defaults_are_those_in_memory(tmp_path):
     """500 resamples with seed 0."""
-    source = {"familiar": written(tmp_path, [draw_one_label(60, sharpness=2)])}
-    by_default, as_given = (
-        evaluate_files(source, **options).evaluation for options in ({}, {"resamples": 500, "seed": 0})
-    )
+    source = written(tmp_path, [draw_one_label(60, sharpness=2)])
+    by_default, as_given = (evaluate(source, **options) for options in ({}, {"resamples": 500, "seed": 0}))
     assert by_default.resamples == 500
     assert by_default.sides["familiar"].metrics["aurc"] == as_given.sides["familiar"].metrics["aurc"]
-    other = evaluate_files(source, seed=1).evaluation
+    other = evaluate(source, seed=1)
     assert other.sides["familiar"].metrics["aurc"] != as_given.sides["familiar"].metrics["aurc"]
 
 
@@ -244,10 +243,11 @@ def test_one_hot_labels_are_recognised(tmp_path):
     two, none, unknown = one_hot.copy(), one_hot.copy(), one_hot.copy()
     two[39], none[39], unknown[39, 0] = [1, 1, 0, 0], 0, -100
     for index, (labels, expected) in enumerate(
-        [(one_hot, ("familiar",)), (two, ()), (none, ()), (unknown, ()), (one_hot.argmax(axis=1), ())]
+        [(one_hot, True), (two, False), (none, False), (unknown, False), (one_hot.argmax(axis=1), False)]
     ):
         folder = tmp_path / str(index)
         folder.mkdir()
         parts = [Predictions.from_logits(logits[rows], labels[rows]) for rows in np.split(np.arange(40), 2)]
-        found = evaluate_files({"familiar": written(folder, parts)}, resamples=2)
-        assert found.one_hot == expected
+        notes = []
+        evaluate(written(folder, parts), resamples=2, progress=Progress(note=notes.append))
+        assert any("exactly one label" in note for note in notes) == expected

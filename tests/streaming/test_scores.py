@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError, Predictions, evaluate, fit_member_temperatures, fit_temperature
+from surefoot.evaluation.evaluate import evaluation_of
+from surefoot.evaluation.streamed import scored_accumulators
 from surefoot.metrics import METRICS, error_above_metric
-from surefoot.streaming.evaluate import evaluation_of
-from surefoot.streaming.outcomes import Scaling
+from surefoot.streaming.outcomes import Rescaling
 from tests.conftest import draw_many_labels, draw_one_label
 from tests.streaming.made import accumulated
 
@@ -33,7 +34,8 @@ SETS = {
 
 def finished(found, resamples=0, metrics=CHOSEN, **sides):
     accumulators = {"familiar": found, **sides}
-    return evaluation_of(accumulators, metrics, resamples=resamples, seed=0, tick=lambda _: None)
+    sides = scored_accumulators(accumulators, metrics, resamples=resamples, seed=0, tick=lambda _: None)
+    return evaluation_of(sides, metrics, resamples)
 
 
 def assert_alike(ours, theirs, *, rounding=1e-12):
@@ -91,9 +93,7 @@ def test_parts_merge_exactly_where_numbers_are_whole_and_to_1e_12_elsewhere(name
 )
 def test_calibrated_and_as_given_from_one_reading(name, fit):
     fitted = fit(SETS[name])
-    scaling = Scaling((fitted.temperature,)) if fit is fit_temperature else Scaling(
-        tuple(member.temperature for member in fitted.members), averaged_first=False
-    )  # fmt: skip
+    scaling = Rescaling.of(fitted, SETS[name])
     whole = evaluate(SETS[name], calibration=fitted, metrics=CHOSEN, resamples=0)
     found = finished(accumulated(SETS[name], CHOSEN, (scaling, None), parts=2))
     assert_alike(found.sides["familiar"], whole.sides["familiar"])
@@ -141,7 +141,7 @@ def test_a_paired_change_has_the_paired_interval():
     predictions = SETS["one label"]
     fitted = fit_temperature(predictions)
     whole = evaluate(predictions, calibration=fitted, metrics=MEANS, resamples=300).change["familiar"]
-    versions = (Scaling((fitted.temperature,)), None)
+    versions = (Rescaling.of(fitted, predictions), None)
     found = finished(accumulated(predictions, CHOSEN, versions)).change["familiar"]
     for name in whole:
         width = whole[name].high - whole[name].low
@@ -158,7 +158,9 @@ def test_a_change_from_none_or_all_wrong_is_that_of_the_rows_in_memory(wrong):
     metrics = [metric for metric in METRICS if metric.name == "e99"]
     sharpened = replace(fit_temperature(predictions), temperature=0.5)
     whole = evaluate(predictions, calibration=sharpened, metrics=metrics, resamples=50)
-    found = finished(accumulated(predictions, metrics, (Scaling((0.5,)), None)), metrics=metrics)
+    found = finished(
+        accumulated(predictions, metrics, (Rescaling.of(sharpened, predictions), None)), metrics=metrics
+    )
     scores = (found.sides["familiar"].metrics["e99"], found.uncalibrated["familiar"].metrics["e99"])
     assert [(score.k, score.n) for score in scores] == [(wrong, 60), (wrong, 40)]
     ours, theirs = found.change["familiar"]["e99"], whole.change["familiar"]["e99"]

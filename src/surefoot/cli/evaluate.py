@@ -175,7 +175,7 @@ def evaluate(
         _refuse_report(report, [*(file for of_side in files.values() for file in of_side), calibration])
     from surefoot.calibrators import load_calibration
     from surefoot.cli.notebook import progress_shown
-    from surefoot.streaming import workflow
+    from surefoot.evaluation.evaluate import evaluate as evaluated
 
     streamed = is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report})
     if streamed:
@@ -184,7 +184,7 @@ def evaluate(
         read_or_scan(path, group_by, streamed, engine, address, workers) for path in paths.values()
     ]
     fitted = None if calibration is None else load_calibration(calibration)
-    evaluation = workflow.evaluate(
+    evaluation = evaluated(
         *predictions,
         calibration=fitted,
         metrics=chosen,

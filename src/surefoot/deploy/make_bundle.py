@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +26,7 @@ from surefoot.deploy.self_check import differences, rows_of
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.comparison import MethodRun
-from surefoot.evaluation.evaluate import Tick, evaluate, silently
+from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import Evaluation, evaluation_document
 from surefoot.experiments.changes import Opened
 from surefoot.experiments.experiment import Part
@@ -34,6 +35,7 @@ from surefoot.experiments.plan import MethodPlan, Plan, replanned
 from surefoot.experiments.results import Reader, check_classes, stored_novelty
 from surefoot.io import new_folder, sha256_of
 from surefoot.predictions.predictions import Predictions
+from surefoot.progress import Progress, Tick
 from surefoot.recipes.own_code import code_of, is_own_code, refuse_other_code
 from surefoot.recipes.recipe import Spec
 from surefoot.store.draft import save_tensors
@@ -124,7 +126,7 @@ def write_bundle(
     thresholds: dict[str, Any] | None = None,
     resamples: int = RESAMPLES,
     features: bool = False,
-    tick: Tick = silently,
+    tick: Tick = lambda _: None,
     allow_code: bool = False,
 ) -> dict[str, Any]:
     """Write one run's final networks with their calibration and metrics; returns the calibration document.
@@ -193,7 +195,7 @@ def _evaluated(selected: MethodRun, resamples: int, tick: Tick) -> Evaluation:
         selected.outputs.get(Split.TEST_UNFAMILIAR),
         calibration=selected.outer_calibration,
         resamples=resamples,
-        tick=tick,
+        progress=Progress(bar=lambda *_: nullcontext(tick)),
     )
 
 

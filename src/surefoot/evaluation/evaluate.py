@@ -1,6 +1,6 @@
 """Predictions -> metrics with intervals: familiar, unfamiliar, the gap, the effect of a calibration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,77 +16,123 @@ from surefoot.evaluation.scores import (
     Evaluation,
     GroupScores,
     Score,
+    Scored,
     SetScores,
+    independent_difference,
     require_resampling,
 )
-from surefoot.intervals import (
-    Interval,
-    centred_interval,
-    difference_of_proportions,
-    few_samples_factor,
-    needs_exact,
-)
+from surefoot.evaluation.streamed import scored_files
+from surefoot.intervals import centred_interval, few_samples_factor, needs_exact
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.progress import Progress, Tick, progress_of
+from surefoot.streaming.outcomes import IN_MEMORY
+from surefoot.streaming.workflow import ScannedPredictions
 
 ANYWHERE = (-np.inf, np.inf)
 
-Tick = Callable[[int], None]
 
-
-def silently(_steps: int) -> None:
-    """Report no progress."""
-
-
+@checked
 def evaluate(
-    familiar: Predictions,
-    unfamiliar: Predictions | None = None,
+    familiar: Predictions | ScannedPredictions,
+    unfamiliar: Predictions | ScannedPredictions | None = None,
     *,
     calibration: Calibration | None = None,
     metrics: Sequence[Metric | str] = METRICS,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    tick: Tick = silently,
+    progress: bool | Progress = False,
 ) -> Evaluation:
-    """Score one or two sets of predictions; `tick` is called with the number of resamples done.
+    """Score one or two sets of predictions, in memory or scanned; `progress` shows a bar.
 
-    `metrics` are entries of `METRICS`, or their names.
+    `metrics` are entries of `METRICS`, or their names; by default all, for scanned predictions all that can
+    be streamed.
 
     Intervals are from the bootstrap over samples, over whole groups where there are groups, and exact
     (Clopper-Pearson) for proportions. What the calibration changed is paired: the same resamples before
-    and after.
+    and after. Those of scanned predictions are explained in docs/streaming.md.
+
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> result = evaluate(val, metrics=["label_error", "nll"])
+    >>> result.sides["familiar"].metrics["label_error"].value
+    0.25
     """
     require_resampling(resamples, seed)
-    chosen = _chosen(metrics)
+    if not metrics:
+        raise InputError("metrics are empty; allowed: names of METRICS, by default all")
     given = {side: p for side, p in zip(SIDES, (familiar, unfamiliar), strict=True) if p is not None}
+    shown, chosen = progress_of(progress), _chosen(metrics)
+    in_memory = {side: each for side, each in given.items() if isinstance(each, Predictions)}
+    scanned = {side: each for side, each in given.items() if isinstance(each, ScannedPredictions)}
+    for side in in_memory if scanned else ():
+        raise InputError(f"{side} is in memory and {', '.join(scanned)} scanned; allowed: both the same")
     refuse_other_classifier(given)
+    if scanned:
+        if metrics is METRICS:
+            chosen = _streamable(chosen, shown)
+        scored = scored_files(scanned, calibration, chosen, resamples, seed, shown)
+    else:
+        with shown.bar("resampling", resamples * len(given)) as tick:
+            scored = _scored_in_memory(in_memory, calibration, chosen, resamples, seed, tick)
+    found = evaluation_of(scored, chosen, resamples)
+    return found if scanned else replace(found, predictions=in_memory, calibration=calibration)
+
+
+def evaluation_of(sides: Mapping[str, Scored], metrics: Sequence[Metric], resamples: int) -> Evaluation:
+    """The scores of one or two sides, and their gap."""
+    calibrated = {side: each for side, each in sides.items() if len(each.scores) > 1}
+    return Evaluation(
+        tuple(metrics),
+        resamples,
+        {side: each.scores[0] for side, each in sides.items()},
+        _gap(metrics, *(sides[side] for side in SIDES[::-1])) if len(sides) > 1 else {},
+        {side: each.scores[1] for side, each in calibrated.items()},
+        {side: each.change for side, each in calibrated.items()},
+    )
+
+
+def _streamable(metrics: Sequence[Metric], shown: Progress) -> list[Metric]:
+    for metric in metrics:
+        if not metric.can_be_streamed:
+            shown.note(
+                f"note: metric {metric.name!r} cannot be streamed and is left out; needed: {IN_MEMORY}"
+            )
+    return [metric for metric in metrics if metric.can_be_streamed]
+
+
+def _scored_in_memory(
+    given: Mapping[str, Predictions],
+    calibration: Calibration | None,
+    metrics: Sequence[Metric],
+    resamples: int,
+    seed: int,
+    tick: Tick,
+) -> dict[str, Scored]:
     for side, predictions in given.items():
         if not predictions.outcomes.total:
             raise InputError(f"the {side} predictions have no labels; needed: at least one")
-    spread: dict[str, list[Array]] = {}
-    sides, uncalibrated, change = {}, {}, {}
+    result = {}
     for index, (side, predictions) in enumerate(given.items()):
         versions = [predictions] if calibration is None else [calibration(predictions), predictions]
         rng = np.random.default_rng([seed, index])
-        spread[side] = replicates(versions, chosen, resamples=resamples, rng=rng, tick=tick)
-        scored = [_scores(p, chosen, r) for p, r in zip(versions, spread[side], strict=True)]
-        scored[-1] = replace(scored[-1], zeros=predictions.true_zeros())
-        sides[side] = scored[0]
-        if calibration is not None:
-            uncalibrated[side] = scored[1]
-            change[side] = differences(chosen, scored, spread[side])
+        spread = replicates(versions, metrics, resamples=resamples, rng=rng, tick=tick)
+        scores = [_scores(p, metrics, r) for p, r in zip(versions, spread, strict=True)]
+        scores[-1] = replace(scores[-1], zeros=predictions.true_zeros())
+        change = {} if calibration is None else differences(metrics, scores, spread)
+        result[side] = Scored(scores, change, spread[0])
+    return result
+
+
+def _gap(metrics: Sequence[Metric], first: Scored, second: Scored) -> dict[str, Score]:
+    """The sides are independent: differences of proportions are exact, and resamples are not paired."""
+    ours, theirs = first.scores[0].metrics, second.scores[0].metrics
     gap = {}
-    if unfamiliar is not None:
-        scored = [sides[side] for side in SIDES[::-1]]
-        gap = differences(chosen, scored, [spread[side][0] for side in SIDES[::-1]])
-        # The sides are independent: differences of proportions are exact.
-        for name, ours in scored[0].metrics.items():
-            theirs = scored[1].metrics[name]
-            if ours.n and theirs.n:
-                gap[name] = _exact_difference(ours, theirs)
-    return Evaluation(tuple(chosen), resamples, sides, gap, uncalibrated, change, given, calibration)
+    if first.drawn is not None and second.drawn is not None:
+        gap = differences(metrics, [first.scores[0], second.scores[0]], [first.drawn, second.drawn])
+    apart = [name for name in ours if name not in gap or (ours[name].n and theirs[name].n)]
+    return gap | {name: independent_difference(ours[name], theirs[name]) for name in apart}
 
 
 @checked
@@ -127,7 +173,7 @@ def replicates(
     *,
     resamples: int,
     rng: np.random.Generator,
-    tick: Tick = silently,
+    tick: Tick = lambda _: None,
 ) -> list[Array]:
     """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
     draw = Draw.of(versions[0].n, versions[0].groups, resamples=resamples, rng=rng)
@@ -151,17 +197,11 @@ def differences(
     for metric, drawn in zip(metrics, spread[0] - spread[1], strict=True):
         ours, theirs = a.metrics[metric.name], b.metrics[metric.name]
         if needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
-            result[metric.name] = _exact_difference(ours, theirs)
+            result[metric.name] = independent_difference(ours, theirs)
         else:
             interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
             result[metric.name] = Score(interval.value, interval.low, interval.high)
     return result
-
-
-def _exact_difference(ours: Score, theirs: Score) -> Score:
-    """The difference of two proportions, from their exact intervals."""
-    interval = difference_of_proportions(*(Interval(s.value, s.low, s.high) for s in (ours, theirs)))
-    return Score(interval.value, interval.low, interval.high)
 
 
 def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) -> SetScores:

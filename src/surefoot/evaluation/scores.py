@@ -1,7 +1,7 @@
 """The result of an evaluation as plain values and as a JSON document."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +11,10 @@ from surefoot import __version__
 from surefoot.arguments import checked
 from surefoot.errors import require_whole
 from surefoot.evaluation import MOST_RESAMPLES
-from surefoot.intervals import LEVEL, NAN
+from surefoot.intervals import LEVEL, NAN, Interval, difference_of_proportions
 from surefoot.metrics import Metric
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.outcomes import Array
 from surefoot.results import Result
 
 if TYPE_CHECKING:
@@ -72,6 +73,22 @@ class SetScores:
         if len({group.metrics[name].value for group in defined}) < 2:
             return None
         return max(defined, key=lambda group: group.metrics[name].value)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """One side of an evaluation."""
+
+    scores: Sequence[SetScores]  # if there is a calibration: with it, then without
+    change: Mapping[str, Score] = field(default_factory=dict)  # the first less the second
+    drawn: Array | None = None  # the first one's metrics in each resample (metrics, resamples), if in memory
+
+
+def independent_difference(ours: Score, theirs: Score) -> Score:
+    """The difference of scores of independent samples, from their own intervals."""
+    interval = difference_of_proportions(*(Interval(s.value, s.low, s.high) for s in (ours, theirs)))
+    bound = None if ours.bound is None else ours.bound + (theirs.bound or 0.0)
+    return Score(interval.value, interval.low, interval.high, bound=bound)
 
 
 @checked

@@ -18,12 +18,9 @@ from surefoot.metrics.calibration import (
     signed_of,
     smooth_ece,
     smooth_eces,
-    streamed_ece_floor,
-    streamed_ece_floor_95,
-    streamed_signed_ece,
     streamed_smooth_ece,
 )
-from surefoot.metrics.metric import IDENTITY, ROOT, Better, Metric, Transform
+from surefoot.metrics.metric import IDENTITY, ROOT, Better, Exactly, Metric, Transform
 from surefoot.metrics.proper import (
     brier,
     brier_true_class,
@@ -93,9 +90,9 @@ METRICS: Registry[Metric] = Registry("metric", (
     Metric("entropy", "Entropy", "mean -sum p log p", LI, entropy, "neither", bounds=(0, INFINITY), numerator=entropy_of),
     Metric("nll_minus_entropy", "NLL - entropy", "nll - entropy; > 0 is overconfident", LI, nll_minus_entropy, "zero", bounds=(-INFINITY, INFINITY), numerator=loss_minus_entropy),
     Metric("signed_ece", "Signed ECE", "mean confidence - accuracy; > 0 is overconfident", GUO, signed_ece, "zero", bounds=(-1, 1), numerator=overconfidence,
-        many_labels=Metric("signed_ece", "Signed ECE", "mean confidence - accuracy; > 0 is overconfident", GUO, signed_ece, "zero", bounds=(-1, 1), curve=signed_of, streamed=streamed_signed_ece)),
-    Metric("ece_floor", "ECE if calibrated", "mean ECE with labels drawn from the confidences", VAICENAVICIUS, ece_floor, "neither", resampled=False, streamed=streamed_ece_floor),
-    Metric("ece_floor_95", "ECE if calibrated, 95%", "95th percentile of the same", VAICENAVICIUS, ece_floor_95, "neither", resampled=False, streamed=streamed_ece_floor_95),
+        many_labels=Metric("signed_ece", "Signed ECE", "mean confidence - accuracy; > 0 is overconfident", GUO, signed_ece, "zero", bounds=(-1, 1), curve=signed_of, streamed=Exactly(signed_ece))),
+    Metric("ece_floor", "ECE if calibrated", "mean ECE with labels drawn from the confidences", VAICENAVICIUS, ece_floor, "neither", resampled=False, streamed=Exactly(ece_floor)),
+    Metric("ece_floor_95", "ECE if calibrated, 95%", "95th percentile of the same", VAICENAVICIUS, ece_floor_95, "neither", resampled=False, streamed=Exactly(ece_floor_95)),
     Metric("debiased_l2", "Debiased L2 error", "sqrt sum n_b/n ((conf_b - acc_b)^2 - acc_b(1-acc_b)/(n_b-1))", "Kumar et al., NeurIPS 2019", debiased_l2,
         curve=debiased_squared_of, transform=ROOT, cells_range=known_at_bin_edges),
     Metric("smooth_ece", "Smooth ECE", "the width s at which integral |r_s| = s", "Blasiok & Nakkiran, ICLR 2024", smooth_ece, of_residuals=smooth_eces, streamed=streamed_smooth_ece),

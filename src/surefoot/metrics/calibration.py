@@ -17,15 +17,12 @@ from surefoot.metrics.metric import ROOT, Accumulated, Cells, OfCurve, Range, cu
 from surefoot.predictions.outcomes import (
     ONE,
     Array,
-    Bools,
     Curve,
     Curves,
-    Decisions,
     HasOutcomes,
     Index,
     Outcomes,
     Ranked,
-    Ranking,
     interpolated,
 )
 
@@ -36,7 +33,6 @@ SMOOTH_GRID = 2048
 SMOOTH_EXACT = 1e-9
 SMOOTH_FAR = 39.0  # times the width: from here on the kernel is 0, as exp(-39^2 / 2) is
 SMOOTH_STEPS = 100  # usually five or six
-CELLS = 4096
 
 
 def bin_edges(total: float | Array, bins: int = BINS) -> Array:
@@ -75,7 +71,7 @@ def ece(predictions: Ranked) -> float:
     >>> round(ece(Predictions.from_probs([[0.9, 0.1]] * 10, [0] * 6 + [1] * 4)), 4)  # sure 0.9, right 0.6
     0.3
     """
-    return _mean_over_blocks(predictions, ece_of)
+    return curves_mean(predictions.outcomes.block_curves, ece_of)
 
 
 def ece_of(curve: Curve) -> Array:
@@ -87,7 +83,7 @@ def ece_of(curve: Curve) -> Array:
 @checked
 def signed_ece(predictions: Ranked) -> float:
     """Mean confidence less accuracy: above 0 is overconfident, below is underconfident."""
-    return _mean_over_blocks(predictions, signed_of)
+    return curves_mean(predictions.outcomes.block_curves, signed_of)
 
 
 def signed_of(curve: Curve) -> Array:
@@ -95,14 +91,9 @@ def signed_of(curve: Curve) -> Array:
     return np.asarray((curve.confidence[..., -1] - (curve.total - curve.total_errors)) / curve.total)
 
 
-def overconfidence(decisions: Decisions) -> Array:
+def overconfidence(decisions: Outcomes) -> Array:
     """Confidence less correctness."""
     return decisions.confidence - decisions.correct
-
-
-def streamed_signed_ece(accumulated: Accumulated) -> tuple[float, None]:
-    """Signed ECE of a stream: cells hold sums, so it is exact."""
-    return signed_ece(accumulated), None
 
 
 @checked
@@ -112,7 +103,7 @@ def debiased_l2(predictions: Ranked) -> float:
     sum over bins of n_b / n * ((confidence_b - accuracy_b)^2 - accuracy_b (1 - accuracy_b) / (n_b - 1)).
     Runs of ties are not divided. NaN where a bin has fewer than 2 decisions. Kumar, Liang & Ma, NeurIPS 2019.
     """
-    return ROOT.of(_mean_over_blocks(predictions, debiased_squared_of))
+    return ROOT.of(curves_mean(predictions.outcomes.block_curves, debiased_squared_of))
 
 
 def debiased_squared_of(curve: Curve) -> Array:
@@ -209,25 +200,15 @@ def streamed_smooth_ece(accumulated: Accumulated) -> tuple[float, None]:
 
 
 @checked
-def ece_floor(predictions: HasOutcomes) -> float:
+def ece_floor(predictions: Ranked) -> float:
     """The mean ECE that a perfectly calibrated model with these confidences would show at this n."""
     return float(np.mean(_calibrated_eces(predictions.outcomes)))
 
 
 @checked
-def ece_floor_95(predictions: HasOutcomes) -> float:
+def ece_floor_95(predictions: Ranked) -> float:
     """The ECE that a perfectly calibrated model would exceed one time in twenty at this n."""
     return float(np.percentile(_calibrated_eces(predictions.outcomes), 95))
-
-
-def streamed_ece_floor(accumulated: Accumulated) -> tuple[float, None]:
-    """`ece_floor` of a stream."""
-    return float(np.mean(_calibrated_eces(accumulated.outcomes))), None
-
-
-def streamed_ece_floor_95(accumulated: Accumulated) -> tuple[float, None]:
-    """`ece_floor_95` of a stream."""
-    return float(np.percentile(_calibrated_eces(accumulated.outcomes), 95)), None
 
 
 _ECES: WeakKeyDictionary[Curves, Array] = WeakKeyDictionary()  # for both floors
@@ -251,32 +232,6 @@ def _calibrated_eces(curves: Curves) -> Array:
             of_block[:] = ece_of(Curve(mass, np.pad(errors.astype(np.float64), ((0, 0), (1, 0))), confidence))
         _ECES[curves] = values.mean(axis=0)
     return _ECES[curves]
-
-
-def _mean_over_blocks(predictions: Ranked, value: OfCurve) -> float:
-    """The mean over blocks, each from a curve that is exact where bins end."""
-    outcomes = predictions.outcomes
-    if not isinstance(outcomes, Outcomes) or outcomes.weight is not None:
-        curves = iter(outcomes.block_curves)  # resamples share what was sorted for all of them
-    else:
-        sides = ((outcomes.confidence[block], outcomes.correct[block]) for block in outcomes.blocks)
-        curves = (curve_at(bin_edges(len(correct)), confidence, correct) for confidence, correct in sides)
-    return curves_mean(list(curves), value)
-
-
-def curve_at(edges: Array, confidence: Array, correct: Bools) -> Curve:
-    """A curve that is exact at the edges: only cells of confidence that hold one are sorted."""
-    cell = ((1 - confidence) * CELLS).astype(np.int64)
-    number, *others = (np.bincount(cell, values, CELLS) for values in (None, ~correct, confidence))
-    holds_edge = np.zeros(CELLS, dtype=bool)
-    holds_edge[np.searchsorted(np.cumsum(number), edges[1:-1])] = True
-    whole, apart = np.flatnonzero(number * ~holds_edge), np.flatnonzero(holds_edge[cell])
-    ranking = Ranking.of(np.append(1 - (whole + 0.5) / CELLS, confidence[apart]))
-    sums: list[Array] = [np.append(number[whole], np.ones(len(apart)))]
-    for of_cell, values in zip(others, (~correct[apart], confidence[apart]), strict=True):
-        sums.append(np.append(of_cell[whole], values))
-    mass, errors, summed_confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
-    return Curve(mass, errors, summed_confidence)
 
 
 def ece_range(cells: Cells, _curve: OfCurve) -> Range:

@@ -17,14 +17,14 @@ from surefoot.predictions.outcomes import (
     Bools,
     Curve,
     Curves,
-    Decisions,
     HasOutcomes,
+    Outcomes,
     Ranked,
 )
 
 Better = Literal["lower", "higher", "zero", "neither"]
 Range = tuple[float, float]
-PerDecision = Callable[[Decisions], Array | Bools]
+PerDecision = Callable[[Outcomes], Array | Bools]
 OfCurve = Callable[[Curve], Array | float]  # of one curve, or of several at once: knots are the last axis
 Count = Callable[[HasOutcomes], Proportion | None]  # the metric as k of n; None where it is no proportion
 Estimate = tuple[float, Range | None]  # a streamed value, and between what it must lie unless it is exact
@@ -157,10 +157,9 @@ class RatioOfSums:
     @checked
     def __call__(self, predictions: HasOutcomes) -> float:
         outcomes = predictions.outcomes
-        above = outcomes.counted(np.asarray(self.numerator(outcomes), dtype=np.float64)).sum()
-        below = outcomes.total
+        above, below = *outcomes.sums_of(self.numerator), outcomes.total
         if self.denominator is not None:
-            below = outcomes.counted(np.asarray(self.denominator(outcomes), dtype=np.float64)).sum()
+            (below,) = outcomes.sums_of(self.denominator)
         return self.transform.of(above / below) if below else NAN
 
 
@@ -178,6 +177,16 @@ class OnCurves:
         if self.by_score:
             return self.transform.of(curves_mean(predictions.outcomes.score_curves, self.curve))
         return self.transform.of(curve_mean(predictions.outcomes, self.curve, pooled=self.pooled))
+
+
+@dataclass(frozen=True)
+class Exactly:
+    """A metric of a stream from curves alone: of what is known exactly, or is drawn from them in any case."""
+
+    function: Callable[[Ranked], float]
+
+    def __call__(self, accumulated: Accumulated) -> Estimate:
+        return self.function(accumulated), None
 
 
 def _not_given(_: HasOutcomes) -> float:

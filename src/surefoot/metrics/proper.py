@@ -3,7 +3,7 @@
 import numpy as np
 
 from surefoot.arguments import checked
-from surefoot.predictions.outcomes import Array, Decisions, HasOutcomes
+from surefoot.predictions.outcomes import Array, HasOutcomes, Outcomes
 from surefoot.predictions.parts import clipped_loss, entropy_of, loss, squared_error
 
 
@@ -41,7 +41,7 @@ def brier_true_class(predictions: HasOutcomes) -> float:
     return float(np.sqrt(predictions.outcomes.mean_of(true_class_error)))
 
 
-def true_class_error(decisions: Decisions) -> Array:
+def true_class_error(decisions: Outcomes) -> Array:
     """(1 - p(true))^2."""
     return np.square(np.expm1(decisions.log_p_true))
 
@@ -58,6 +58,6 @@ def nll_minus_entropy(predictions: HasOutcomes) -> float:
     return predictions.outcomes.mean_of(loss_minus_entropy)
 
 
-def loss_minus_entropy(decisions: Decisions) -> Array:
+def loss_minus_entropy(decisions: Outcomes) -> Array:
     """Clipped -log p(true), less the entropy."""
     return clipped_loss(decisions) - decisions.entropy

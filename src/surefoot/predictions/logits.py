@@ -5,14 +5,13 @@ few classes are sums of long rows.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import ONE, Array, Bools, Outcomes
+from surefoot.predictions.outcomes import ONE, Array, Outcomes
 from surefoot.runtime import in_parallel
 
 Floats = NDArray[np.floating]
@@ -23,34 +22,33 @@ NUMBERS_AT_ONCE = 2**16  # logits in float64 at a time, so that they stay in the
 FEWEST_AT_ONCE = 128  # but so many rows, of which a sum over classes takes its steps
 
 
-@dataclass(frozen=True, eq=False)
-class Facts:
-    """Of each decision, (blocks, rows): one block, of many labels one per class; any value if not known."""
+def outcomes_of(logits: Floats, labels: Whole, kind: LabelKind) -> Outcomes:
+    """Outcomes of all decisions with a known label, from logits (members, rows, classes)."""
+    one = kind is LabelKind.ONE_LABEL
+    chosen = np.flatnonzero(labels >= 0) if one and labels.min(initial=0) < 0 else None
+    labels = labels if chosen is None else labels[chosen]
 
-    log_p_true: Array
-    squared_error: Array  # mean over classes of (p - onehot)^2; many labels: (p - y)^2
-    confidence: Array  # rounded to 1e-12, so that equal probabilities tie
-    correct: Bools
-    entropy: Array
-    score: Array | None = None  # many labels: log odds
-    known: Bools | None = None  # many labels: whether the label is
+    def facts_of(part: slice) -> dict[str, Any]:
+        averaged = averaged_columns(logits[:, part if chosen is None else chosen[part]], kind)
+        return softmax_facts(averaged, labels[part]) if one else sigmoid_facts(averaged, labels[part].T)
 
-    @property
-    def doubt(self) -> Array:
-        """1 - confidence as a whole number of 1e-12."""
-        return np.asarray(ONE - np.rint(self.confidence * ONE))
-
-
-def facts_of(logits: Floats, labels: Whole, kind: LabelKind) -> Facts:
-    """Of some rows (members, rows, classes); for one label every row must have one."""
-    averaged = averaged_columns(logits, kind)
-    if kind is LabelKind.MANY_LABELS:
-        return sigmoid_facts(averaged, labels.T)
-    return softmax_facts(averaged, labels)
+    parts = map_rows(len(labels), logits, facts_of) or [facts_of(slice(0))]
+    facts = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+    if one:
+        row = np.arange(len(labels)) if chosen is None else chosen
+        return Outcomes(**facts, row=row, blocks=(slice(0, len(labels)),))
+    known = labels.T >= 0
+    ends = np.cumsum(known.sum(axis=1)).tolist()
+    return Outcomes(
+        **{name: values[known] for name, values in facts.items()},
+        row=np.nonzero(known)[1],
+        blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
+        positive=labels.T[known] == 1,
+    )
 
 
-def softmax_facts(logits: Array, labels: Whole) -> Facts:
-    """Facts of rows that all have a label. `logits` (classes, rows) is overwritten."""
+def softmax_facts(logits: Array, labels: Whole) -> dict[str, Any]:
+    """Facts of rows (rows,) that all have a label. `logits` (classes, rows) is overwritten."""
     rows = np.arange(len(labels))
     logits -= logits.max(axis=0)
     true = logits[labels, rows]
@@ -66,68 +64,30 @@ def softmax_facts(logits: Array, labels: Whole) -> Facts:
     unnormalised[labels, rows] = 0.0
     others = unnormalised.sum(axis=0)
     squares = np.square(unnormalised, out=unnormalised).sum(axis=0)
-    return Facts(
-        log_p_true=(true - log_total)[None],
-        squared_error=((np.square(others) + squares) / np.square(total) / len(logits))[None],
-        confidence=(np.rint(1 / total * ONE) / ONE)[None],
-        correct=correct[None],
-        entropy=entropy[None],
-    )
+    return {
+        "log_p_true": true - log_total,
+        "squared_error": (np.square(others) + squares) / np.square(total) / len(logits),
+        "confidence": np.rint(1 / total * ONE) / ONE,
+        "correct": correct,
+        "entropy": entropy,
+    }
 
 
-def sigmoid_facts(score: Array, labels: Whole) -> Facts:
+def sigmoid_facts(score: Array, labels: Whole) -> dict[str, Any]:
     """Facts of every row and class, from log odds and labels (classes, rows)."""
     positive = labels == 1
     magnitude = np.abs(score)
     small = np.exp(-magnitude)
     softplus, whole = np.log1p(small), 1 + small
     against = np.where(positive, score < 0, score > 0)  # the truth has the smaller probability
-    return Facts(
-        log_p_true=-softplus - np.where(against, magnitude, 0.0),
-        squared_error=np.square(np.where(against, 1.0, small) / whole),
-        confidence=np.rint(1 / whole * ONE) / ONE,
-        correct=(score >= 0) == positive,  # a probability of exactly one half predicts 'present'
-        entropy=softplus + magnitude * (small / whole),
-        score=score,
-        known=labels >= 0,
-    )
-
-
-def outcomes_of(logits: Floats, labels: Whole, kind: LabelKind) -> Outcomes:
-    """Outcomes of all decisions with a known label."""
-    one = kind is LabelKind.ONE_LABEL
-    rows = np.flatnonzero(labels >= 0) if one and labels.min(initial=0) < 0 else None
-    known = labels if rows is None else labels[rows]
-    empty = np.empty((logits.shape[0], 0, logits.shape[2])), known[:0]
-    parts = map_rows(len(known), logits, lambda part: _facts_of(logits, known, kind, rows, part))
-    every = [part for part in parts if part is not None] or [facts_of(*empty, kind)]
-
-    def joined(name: str) -> Array:
-        values = np.concatenate([getattr(part, name) for part in every], axis=1)
-        return values.reshape(-1) if mask is None else values[mask]
-
-    mask = None if one else np.concatenate([part.known for part in every if part.known is not None], axis=1)
-    if mask is None:
-        number = np.array([len(known)])
-        row = np.arange(len(known)) if rows is None else rows
-    else:
-        number, row = mask.sum(axis=1), np.nonzero(mask)[1]
-    ends = np.cumsum(number).tolist()
-    return Outcomes(
-        log_p_true=joined("log_p_true"),
-        squared_error=joined("squared_error"),
-        confidence=joined("confidence"),
-        correct=joined("correct").astype(bool, copy=False),
-        entropy=joined("entropy"),
-        row=row,
-        blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
-        score=None if mask is None else joined("score"),
-        positive=None if mask is None else labels.T[mask] == 1,
-    )
-
-
-def _facts_of(logits: Floats, known: Whole, kind: LabelKind, rows: Whole | None, part: slice) -> Facts:
-    return facts_of(logits[:, part if rows is None else rows[part]], known[part], kind)
+    return {
+        "log_p_true": -softplus - np.where(against, magnitude, 0.0),
+        "squared_error": np.square(np.where(against, 1.0, small) / whole),
+        "confidence": np.rint(1 / whole * ONE) / ONE,
+        "correct": (score >= 0) == positive,  # a probability of exactly one half predicts 'present'
+        "entropy": softplus + magnitude * (small / whole),
+        "score": score,
+    }
 
 
 def average(logits: Floats, kind: LabelKind) -> Floats:

@@ -144,11 +144,11 @@ class Outcomes:
     def total(self) -> float:
         return float(self.blocks[-1].stop if self.weight is None else self.weight.sum())
 
-    def sums_of(self, *parts: "Callable[[Decisions], Array | Bools]") -> list[float]:
+    def sums_of(self, *parts: "Callable[[Outcomes], Array | Bools]") -> list[float]:
         """The sums over decisions of functions of their facts."""
         return [float(self.counted(np.asarray(part(self), dtype=np.float64)).sum()) for part in parts]
 
-    def mean_of(self, part: "Callable[[Decisions], Array | Bools]") -> float:
+    def mean_of(self, part: "Callable[[Outcomes], Array | Bools]") -> float:
         """The mean over decisions; NaN where there are none."""
         total = self.total
         return self.sums_of(part)[0] / total if total else float("nan")
@@ -233,25 +233,6 @@ class HasOutcomes(Protocol):
 
     @property
     def outcomes(self) -> Outcomes: ...
-
-
-class Decisions(Protocol):
-    """Facts about each decision that a ratio of sums is made of: Outcomes, or those of a streamed batch."""
-
-    @property
-    def log_p_true(self) -> Array: ...
-
-    @property
-    def squared_error(self) -> Array: ...
-
-    @property
-    def confidence(self) -> Array: ...
-
-    @property
-    def correct(self) -> Bools: ...
-
-    @property
-    def entropy(self) -> Array: ...
 
 
 class Curves(Protocol):

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,10 +12,16 @@ from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
 from surefoot.metrics.metric import Cells, PerDecision, Range
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import ONE, Array, Bools, Curve
+from surefoot.predictions.logits import outcomes_of
+from surefoot.predictions.outcomes import ONE, Array, Curve
 from surefoot.predictions.zeros import count_true_zeros
-from surefoot.streaming.cells import Grid, Histogram, LogOdds, Whole
-from surefoot.streaming.outcomes import Batch, Rescaling, Scaling, outcomes_of
+from surefoot.progress import Watch
+from surefoot.streaming.cells import Grid, Histogram, LogOdds
+from surefoot.streaming.engines import Engine
+from surefoot.streaming.outcomes import Batch, Rescaling, Shape, labelled
+
+if TYPE_CHECKING:
+    from surefoot.streaming.workflow import ScannedPredictions
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,22 +53,8 @@ class Sums:
         return Sums(head, self.rest + other.rest + lost, self.products + other.products)
 
 
-NUMBERS_AT_ONCE = 120_000  # logits converted to float64 at a time, so that they stay in the cache
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What all batches must have in common."""
-
-    kind: LabelKind
-    classes: int
-    members: int
-    class_names: tuple[str, ...] | None = None
-
-    @property
-    def blocks(self) -> int:
-        """Parts of the decisions that are ranked apart: one, or for many labels the classes."""
-        return 1 if self.kind is LabelKind.ONE_LABEL else self.classes
+TOLERANCE = 1e-4  # what ECE and all that is read from the risk-coverage curve may be off
+PASSES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,55 +233,70 @@ def accumulate(batches: Iterable[Batch], request: Request) -> Accumulator:
     return result
 
 
-def labelled(batch: Batch) -> Batch:
-    """The rows that have a known label."""
-    known = batch.labels >= 0 if batch.labels.ndim == 1 else (batch.labels >= 0).any(axis=1)
-    return batch if known.all() else Batch(batch.logits[:, known], batch.labels[known])
-
-
 def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
     """The accumulator with a batch added. Its arrays of counts are not shared, and are filled in place."""
     request, n = accumulator.request, len(batch.labels)
     shape = request.shape
-    for scaling in request.versions:
-        if isinstance(scaling, Scaling) and n:
-            scaling.check(batch.logits)
-    zeros = accumulator.zeros + count_true_zeros(batch.logits, batch.labels, shape.kind)
+    if not n:
+        return accumulator
+    logits = [batch.logits if v is None else v(batch.logits, shape.kind) for v in request.versions]
     many = shape.kind is LabelKind.MANY_LABELS
-    doubts = np.empty((len(request.versions), shape.blocks, n))
-    wrong = np.empty(doubts.shape, dtype=bool)
-    scores = np.empty(doubts.shape) if many else None
-    sums = accumulator.sums
-    step = max(1, NUMBERS_AT_ONCE // (shape.members * shape.classes))
-    for start in range(0, n, step):
-        rows = slice(start, min(start + step, n))
-        facts = np.empty((request.facts, rows.stop - start))
-        facts[0] = (batch.labels[rows] >= 0).sum(axis=1) if many else 1
-        places = iter(facts[1:])
-        for version, scaling in enumerate(request.versions):
-            outcomes = outcomes_of(batch, rows, shape.kind, scaling)
-            doubts[version, :, rows], wrong[version, :, rows] = outcomes.doubt, ~outcomes.correct
-            if scores is not None:
-                scores[version, :, rows] = outcomes.score
-            for fact in request.summed:
-                values = fact(outcomes)
-                known = values if outcomes.known is None else np.where(outcomes.known, values, 0.0)
-                next(places)[:] = known[0] if len(known) == 1 else known.sum(axis=0)
-        sums = sums.merged(Sums.of(facts))
-    for version, histogram in enumerate(accumulator.histograms):
-        _fill(histogram, accumulator.residuals[version], doubts[version], wrong[version], batch.labels)
-        if scores is not None:
-            accumulator.odds[version].add(scores[version], batch.labels.T)
+    facts = np.empty((request.facts, n))
+    places = iter(facts[1:])
+    for version, of_version in enumerate(logits):
+        outcomes = outcomes_of(of_version, batch.labels, shape.kind)
+        facts[0] = np.bincount(outcomes.row, minlength=n)
+        for fact in request.summed:
+            values = fact(outcomes)
+            next(places)[:] = np.bincount(outcomes.row, values, n) if many else values
+        doubt = ONE - np.rint(outcomes.confidence * ONE)
+        residual = outcomes.correct - outcomes.confidence
+        for block, part in enumerate(outcomes.blocks):
+            accumulator.histograms[version].add(block, doubt[part], ~outcomes.correct[part])
+            accumulator.residuals[version, block] += spread_on_grid(outcomes.confidence[part], residual[part])
+            if outcomes.score is not None and outcomes.positive is not None:
+                accumulator.odds[version].add(block, outcomes.score[part], outcomes.positive[part])
     one_hot = accumulator.one_hot and many
-    one_hot = one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all())
-    return replace(accumulator, rows=accumulator.rows + n, sums=sums, one_hot=one_hot, zeros=zeros)
+    return replace(
+        accumulator,
+        rows=accumulator.rows + n,
+        sums=accumulator.sums.merged(Sums.of(facts)),
+        one_hot=one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all()),
+        zeros=accumulator.zeros + count_true_zeros(batch.logits, batch.labels, shape.kind),
+    )
 
 
-def _fill(histogram: Histogram, residuals: Array, doubts: Array, wrong: Bools, labels: Whole) -> None:
-    for block, (doubt, missed) in enumerate(zip(doubts, wrong, strict=True)):
-        if labels.ndim == 2:
-            known = labels[:, block] >= 0
-            doubt, missed = doubt[known], missed[known]
-        histogram.add(block, doubt, missed)
-        confidence = (ONE - doubt) / ONE
-        residuals[block] += spread_on_grid(confidence, ~missed - confidence)
+def accumulate_source(
+    source: "ScannedPredictions",
+    metrics: Sequence[Metric],
+    scaling: Rescaling | None,
+    engine: Engine,
+    watch: Watch,
+) -> Accumulator:
+    """A side's sums and cells, in cells so fine that the bound holds, if a few readings can make it so."""
+    versions = (None,) if scaling is None else (scaling, None)
+    request = Request.of(source.shape, metrics, versions)
+    for number in range(1, PASSES + 1):
+        with watch("reading" if number == 1 else f"reading, time {number}", source.rows) as tick:
+            result = engine(source.parts, source.shape, partial(accumulate, request=request), tick)
+        grids = list(request.grids)
+        for version, histogram in enumerate(result.histograms):
+            if worst_bound(result.scored[version], request.metrics) > TOLERANCE:
+                grids[version] = histogram.refined() or grids[version]
+        if grids == list(request.grids):
+            break
+        request = replace(request, grids=tuple(grids))
+    return result
+
+
+def worst_bound(version: Version, metrics: Sequence[Metric]) -> float:
+    """How far any metric of a curve can be from the truth, of those whose range is known."""
+    on_curves = [metric for metric in metrics if metric.curve is not None] if version.decisions else []
+    estimates = [metric.from_cells(version) for metric in on_curves]
+    bounds = [farthest(value, ends) for value, ends in estimates if ends is not None]
+    return max((bound for bound in bounds if np.isfinite(bound)), default=0.0)
+
+
+def farthest(value: float, ends: Range) -> float:
+    """How far the value can be from the truth."""
+    return float(max(value - ends[0], ends[1] - value, 0.0)) if np.isfinite(ends).all() else NAN

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from surefoot.metrics.metric import Cells, Range
 from surefoot.predictions.outcomes import ONE, Array, Bools, Index
 
-Whole = NDArray[np.integer]
 BITS = 12
 EVEN = 35  # from 2^35 doubts on, cells are of one width
 CELLS = 2**21  # of all blocks together
@@ -210,18 +209,15 @@ class LogOdds:
         count, present = np.zeros((2, *size), dtype=np.int64)
         return LogOdds(bits, count, present, np.full(size, np.nan), np.zeros(size, dtype=bool))
 
-    def add(self, score: Array, labels: Whole) -> None:
-        """Count some labels in place, from log odds and labels (classes, rows)."""
-        for block, (of_class, label) in enumerate(zip(score, labels, strict=True)):
-            known, size = label >= 0, self.count.shape[1]
-            values = of_class[known]
-            cell = self._cell(values)
-            self.count[block] += np.bincount(cell, minlength=size)
-            self.present[block] += np.bincount(cell[label[known] == 1], minlength=size)
-            one = self.one[block]
-            before = one[cell]
-            one[cell] = values
-            self.mixed[block, cell[(before != values) & ~np.isnan(before) | (one[cell] != values)]] = True
+    def add(self, block: int, values: Array, positive: Bools) -> None:
+        """Count some labels of a class in place, from their log odds."""
+        cell, size = self._cell(values), self.count.shape[1]
+        self.count[block] += np.bincount(cell, minlength=size)
+        self.present[block] += np.bincount(cell[positive], minlength=size)
+        one = self.one[block]
+        before = one[cell]
+        one[cell] = values
+        self.mixed[block, cell[(before != values) & ~np.isnan(before) | (one[cell] != values)]] = True
 
     def merged(self, other: "LogOdds") -> "LogOdds":
         """The counts of both."""

@@ -11,8 +11,7 @@ from typing import Any, Protocol, TypeVar
 from surefoot.errors import InputError
 from surefoot.progress import Tick
 from surefoot.runtime import as_worker, is_worker, workers_of_process
-from surefoot.streaming.accumulate import Shape
-from surefoot.streaming.outcomes import Batch
+from surefoot.streaming.outcomes import Batch, Shape
 from surefoot.streaming.readers import Part, batches
 
 Self = TypeVar("Self")
@@ -64,7 +63,8 @@ class Threads:
         workers = 1 if is_worker() else min(self.workers, len(parts))
         own, *others = [parts[index::workers] for index in range(workers)]
         if not others:
-            return work(read(own))
+            with as_worker():
+                return work(read(own))
         pool = workers_of_process(len(others))
         futures = [pool.submit(work_off, share) for share in others]
         try:
@@ -111,4 +111,5 @@ class RayTasks:
 
 def _read_share(inputs: tuple[Shape, Callable[[Iterator[Batch]], Result]], share: Sequence[Part]) -> Result:
     shape, work = inputs
-    return work(chain.from_iterable(batches(part, shape) for part in share))
+    with as_worker():
+        return work(chain.from_iterable(batches(part, shape) for part in share))

@@ -38,8 +38,7 @@ from surefoot.predictions.tables import (
     with_plain_text,
 )
 from surefoot.predictions.validate import as_floats, as_labels, as_predictions, check_predictions
-from surefoot.streaming.accumulate import Shape
-from surefoot.streaming.outcomes import Batch
+from surefoot.streaming.outcomes import Batch, Shape
 
 PART_BYTES = 2**22  # row groups are joined into a part until it has this many,
 MOST_PARTS = 256  # or a share of the file, whose list of row groups is read for each part

@@ -37,13 +37,13 @@ from surefoot.metrics import METRICS
 from surefoot.predictions.logits import average, extremes_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.zeros import raise_zeros, stand_in, zeros_and_smallest
-from surefoot.progress import Watch, silently
-from surefoot.runtime import in_parallel, usable_cores
-from surefoot.streaming.accumulate import Shape, labelled
-from surefoot.streaming.engines import Engine, Threads
-from surefoot.streaming.evaluate import IN_MEMORY, Source, accumulate_source, rescaling_of
-from surefoot.streaming.outcomes import Batch
+from surefoot.progress import Watch
+from surefoot.runtime import in_parallel
+from surefoot.streaming.accumulate import accumulate_source
+from surefoot.streaming.engines import Engine
+from surefoot.streaming.outcomes import IN_MEMORY, Batch, Rescaling, Shape, labelled
 from surefoot.streaming.readers import Part, batches
+from surefoot.streaming.workflow import ScannedPredictions
 
 METHODS = ("temperature", "softening")
 PILOT_NUMBERS = 2**22  # logits that the first fit is made on,
@@ -92,17 +92,13 @@ def require_streamable(method: str) -> None:
         raise InputError(f"method {method!r} cannot be streamed; have: {have}, or {IN_MEMORY}")
 
 
-def fit_files(
-    method: str, source: Source, *, engine: Engine | None = None, watch: Watch = silently
-) -> Temperature:
+def fit_files(method: str, source: ScannedPredictions, engine: Engine, watch: Watch) -> Temperature:
     """`fit_calibration(..., force=True)` over files: the same T to 1e-6 of it, with the same evidence."""
-    require_streamable(method)
-    engine = engine or Threads(usable_cores())
     fitted = _fit(source, engine, watch)
     if method == "softening":
         fitted = at_least_one(fitted)
     nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
-    scaling = rescaling_of(fitted, source.shape)
+    scaling = Rescaling.of(fitted, source.shape)
     accumulator = accumulate_source(source, (nll, ece), scaling, engine, watch)
     before, after = accumulator.scored[::-1]
     nlls = (version.ratio(nll) for version in (before, after))
@@ -110,7 +106,7 @@ def fit_files(
     return replace(fitted, evidence=Evidence(*nlls, *eces))
 
 
-def _fit(source: Source, engine: Engine, watch: Watch) -> Temperature:
+def _fit(source: ScannedPredictions, engine: Engine, watch: Watch) -> Temperature:
     pilot = _some_rows(source)
     lowest = pilot.half_of_smallest()
     start = fit_temperature(
@@ -153,7 +149,7 @@ def _bounds(reading: Reading) -> tuple[float, float]:
 
 
 def _search(
-    source: Source, scale: float, lowest: float | None, engine: Engine, watch: Watch
+    source: ScannedPredictions, scale: float, lowest: float | None, engine: Engine, watch: Watch
 ) -> tuple[float, Reading]:
     numbers = count(1)
 
@@ -206,7 +202,7 @@ def _read_batch(rows: Rows, scale: float, before: Reading) -> Reading:
     )
 
 
-def _some_rows(source: Source) -> Predictions:
+def _some_rows(source: ScannedPredictions) -> Predictions:
     """The first rows of some parts, evenly chosen."""
     shape, parts = source.shape, source.parts[:: -(-len(source.parts) // PILOT_PARTS)]
     numbers = min(PILOT_NUMBERS, PILOT_ROWS * shape.classes * shape.members) // len(parts)
