@@ -124,7 +124,7 @@ def test_averages_members_and_applies_everywhere():
     expected = val.average().logits / fitted.temperature
     assert np.array_equal(fitted(val).logits, expected)
     assert np.array_equal(fitted.scale(val.average().logits), expected)
-    given = torch.from_numpy(val.average().logits)
+    given = torch.tensor(val.average().logits)
     np.testing.assert_allclose(module_of(fitted)(given), expected, rtol=1e-6)
     with pytest.raises(InputError, match="4 classes, but the predictions are one_label with 3"):
         fitted(draw_one_label(classes=3))

@@ -194,24 +194,6 @@ def test_many_values_find_their_piece_as_few_do():
     np.testing.assert_allclose(many, module.numpy(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["isotonic", "histogram"])
-@pytest.mark.parametrize("digits", [0, 1, 12])
-def test_of_many_rows_only_some_are_sorted_and_the_curve_is_the_same(name, digits, monkeypatch):
-    rng = np.random.default_rng(digits)
-    logits = rng.normal(0, 4, (6000, 3)).round(digits)
-    logits[0] = 900, -900, 0  # then most rows are in few cells
-    for classes in (2, 3):
-        labels = (logits[:, :classes] / 2 + rng.gumbel(size=(6000, classes))).argmax(axis=1)
-        val = Predictions.from_logits(logits[:, :classes], labels)
-        pooled = ONE_VS_REST[name](val)
-        with monkeypatch.context() as patched:
-            patched.setattr("surefoot.calibrators.pieces.MANY_ROWS", math.inf)
-            every = ONE_VS_REST[name](val)
-        assert pooled.scores == every.scores
-        for ours, theirs in zip(pooled.probabilities, every.probabilities, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
-
-
 def test_log_odds_are_those_of_the_module():
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 4, (500, 4)) * 10.0 ** rng.integers(-2, 4, (500, 1))
