@@ -337,7 +337,7 @@ def test_settings_are_refused_in_a_sentence():
         fit_platt_scaling(val, weights=np.ones(3))
 
 
-@pytest.mark.parametrize("method", [each.name for each in CALIBRATORS if "weights" in each.options])
+@pytest.mark.parametrize("method", [each.name for each in CALIBRATORS if "weights" in each.option_names])
 def test_weights_of_any_allowed_size_give_finite_probabilities(method):
     val = draw_one_label(60, classes=3)
     for weights in ([1e-100] * 60, [1e100] * 60, [1e-100, 1e100] * 30):

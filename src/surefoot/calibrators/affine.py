@@ -25,8 +25,9 @@ from surefoot.calibrators.logistic import (
     Separate,
     minimised,
 )
+from surefoot.calibrators.options import REGULARISATION
 from surefoot.calibrators.temperature import fit_temperature, weighted_rows
-from surefoot.errors import InputError, require_number
+from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array, Bools
@@ -197,8 +198,7 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
             f"method {kind.kind!r} mixes classes that exclude each other, and these rows have many labels; "
             "allowed: vector, platt, beta, isotonic, histogram, temperature"
         )
-    if regularisation is not None:
-        require_number("regularisation", regularisation, lambda r: 0 <= r < math.inf, "a number from 0")
+    REGULARISATION.check(regularisation)
     labelled, rows = weighted_rows(val, weights)
     features = _features(kind, labelled.logits[0], labelled.kind)
     plain = fit_temperature(labelled, weights=None if weights is None else rows)

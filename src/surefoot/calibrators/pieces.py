@@ -9,12 +9,10 @@ from numpy.typing import ArrayLike
 
 from surefoot.calibrators.calibration import naming_classes, numbers_from
 from surefoot.calibrators.one_vs_rest import OneVsRest, curve_count, curve_data, facts_of
-from surefoot.errors import require_whole
+from surefoot.calibrators.options import BINS
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
 
-BINS = 10
-MOST_BINS = 1_000_000
 # A forest's equal probabilities have log odds that differ in the last digits: in steps of so many in 1 of log
 # odds they are equal. If they were not, a curve would be fitted to their order, which is by chance.
 STEPS = {np.dtype(np.float32): 2.0**14, np.dtype(np.float64): 2.0**30}
@@ -122,13 +120,13 @@ def fit_isotonic_calibration(val: Predictions, *, weights: ArrayLike | None = No
 
 @naming_classes
 def fit_histogram_calibration(
-    val: Predictions, *, bins: int = BINS, weights: ArrayLike | None = None
+    val: Predictions, *, bins: int = BINS.default, weights: ArrayLike | None = None
 ) -> HistogramCalibration:
     """The share of the class in each of `bins` bins with equal numbers of rows. Zadrozny & Elkan, ICML 2001.
 
     Rows with the same logits are in the same bin. A probability is at least 1 / (n + 2), as for `isotonic`.
     """
-    require_whole("bins", bins, 1, MOST_BINS)
+    BINS.check(bins)
 
     def points(lows: Array, highs: Array, mass: Array, positives: Array) -> tuple[Array, Array]:
         reached = np.cumsum(mass)
