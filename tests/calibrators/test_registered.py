@@ -241,7 +241,7 @@ def test_its_option_in_an_experiment(tmp_path):
     made = ran(tmp_path, task="toy", recipe=recipe, methods=rows)
     free, held = (made.stored(METHODS.named(row)).calibration for row in rows)
     assert abs(held.bias[0]) < abs(free.bias[0]) / 2
-    with pytest.raises(InputError, match="strength is -1.0; allowed: a number from 0"):
+    with pytest.raises(InputError, match=r"strength is -1\.0; allowed: a number from 0"):
         METHODS.named(f"single-{NAME}(strength=-1)")
 
 

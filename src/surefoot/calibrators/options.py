@@ -61,7 +61,8 @@ class Option:
     def read(self, text: str) -> Any:
         """The value that a text stands for; `5%` is 0.05."""
         if self.type is object:
-            raise InputError(f"option {self.name} is not read from text; allowed: as a keyword argument")
+            elsewhere = f"--{self.name} of 'surefoot calibrate', or a keyword argument in Python"
+            raise InputError(f"{self.name} is not one of the options as NAME=VALUE; allowed: {elsewhere}")
         value: Any = text.strip()
         if self.type is not str and is_numeric(value.removesuffix("%")):
             number = float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
