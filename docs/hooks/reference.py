@@ -186,7 +186,7 @@ def calibrator_page(calibrator: Calibrator) -> str:
         ("formula", _cell(calibrator.formula)),
         ("reference", _cell(calibrator.reference)),
         ("in the file", _cell(DEFINITIONS.get(calibrator.kind, ""))),
-        ("options", ", ".join(f"`{name}`" for name in calibrator.options) or "none"),
+        *((f"option `{option.name}`", _cell(option.description)) for option in calibrator.options),
         ("labels", "one per row" if calibrator.one_label_only else "one per row, or many"),
         ("needs", "logits" if calibrator.one_model else _needs(calibrator)),
     ]

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration, cautious_fit
 from surefoot.calibrators.advice import data_remarks
+from surefoot.calibrators.options import WEIGHTS
 from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.arrays import refuse_masked
@@ -33,17 +34,7 @@ except ImportError as error:
         "pip install 'surefoot[sklearn]'"
     ) from error
 
-METHODS = (
-    "temperature",
-    "softening",
-    "vector",
-    "matrix",
-    "dirichlet",
-    "platt",
-    "beta",
-    "isotonic",
-    "histogram",
-)
+METHODS = tuple(each.name for each in CALIBRATORS if each.one_model and WEIGHTS in each.options)
 
 
 class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
@@ -57,8 +48,11 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
     Parameters
     ----------
     estimator : a classifier with `decision_function` or `predict_proba`; a `LogisticRegression` by default.
-    method : temperature, softening, vector, matrix, dirichlet, platt, beta, isotonic or histogram.
+    method : temperature, softening, budget, vector, matrix, dirichlet, platt, beta, isotonic, histogram, or a
+        registered one that needs no more than the logits.
     cv : the number of folds (fewer where a class has fewer rows), a splitter, or pairs of row indices.
+
+    options : those of the method by name, such as {"bins": 20} for histogram.
 
     Attributes
     ----------
@@ -73,10 +67,18 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
            [0.01, 0.99]])
     """
 
-    def __init__(self, estimator: Any = None, *, method: str = "temperature", cv: Any = 5) -> None:
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        method: str = "temperature",
+        cv: Any = 5,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.estimator = estimator
         self.method = method
         self.cv = cv
+        self.options = options
 
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None, **fit_params: Any) -> Self:  # noqa: N803
         """Train the estimator and fit its calibration.
@@ -85,7 +87,7 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
         of a group together where a regularisation is chosen. Other parameters go to the estimator's `fit`;
         with metadata routing enabled, each goes where it is requested.
         """
-        one_of("method", self.method, METHODS)
+        one_of("method", self.method, [each.name for each in CALIBRATORS if each.one_model])
         if isinstance(self.cv, int):
             require_whole("cv", self.cv, 2)
         if isinstance(self.estimator, type):
@@ -120,7 +122,7 @@ class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstim
             logits, known = self._out_of_fold(estimator, X, y, labels, of_estimator, of_splitter)
             labels = np.where(known, labels, IGNORE)
             self.estimator_ = clone(estimator).fit(X, y, **of_estimator)
-        self.calibration_ = _fitted(self.method, logits, labels, weights, groups, self.classes_)
+        self.calibration_ = _fitted(self.method, self.options, logits, labels, weights, groups, self.classes_)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
@@ -271,6 +273,7 @@ def _logits(model: Any, X: Any) -> Array:  # noqa: N803
 
 def _fitted(
     method: str,
+    options: Mapping[str, Any] | None,
     logits: Array,
     labels: Index,
     weights: Array | None,
@@ -280,7 +283,8 @@ def _fitted(
     """The calibration, and warnings; groups must be text or whole numbers to be used."""
     keys = None if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
     val = Predictions.from_logits(logits, labels, groups=keys, class_names=_names_of(classes))
-    fitted = cautious_fit(CALIBRATORS.named(method), val, weights=weights)
+    given = dict(options or {}) | ({} if weights is None else {"weights": weights})
+    fitted = cautious_fit(CALIBRATORS.named(method), val, **given)
     declined = getattr(fitted, "declined", None)
     if getattr(fitted, "ece_declined", None) is not None:
         _warn(". ".join(fitted.notes()))

@@ -13,14 +13,16 @@ from torch import nn
 
 import surefoot
 from surefoot import InputError, fit_calibration, load_calibration, metrics, save_calibration
-from surefoot.calibrators import CALIBRATORS, Calibration, Calibrator
+from surefoot.calibrators import CALIBRATORS, Calibration, Calibrator, Option
 from surefoot.calibrators.calibration import evidence_from, positive
 from surefoot.cli import main
 from surefoot.deploy.make_bundle import chosen_method, write_bundle
+from surefoot.experiments.experiment import read_experiment
 from surefoot.experiments.methods import METHODS, Method
 from surefoot.predictions.files import read_predictions, write_predictions
 from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe
+from surefoot.sklearn import TemperatureScaledClassifier
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Split
 from tests.conftest import draw_one_label
@@ -73,12 +75,15 @@ class BiasCorrected(Calibration):
         )
 
 
-def fit_bias_corrected(val):
+def fit_bias_corrected(val, *, strength):
     def calibration(x):
         facts = {"n": val.n, "label_kind": val.kind, "classes": val.classes}
         return BiasCorrected(temperature=float(np.exp(x[0])), bias=(*x[1:].tolist(), 0.0), **facts)
 
-    found = minimize(lambda x: metrics.nll_unclipped(calibration(x)(val)), np.zeros(val.classes))
+    def loss(x):
+        return metrics.nll_unclipped(calibration(x)(val)) + strength * np.square(x[1:]).sum()
+
+    found = minimize(loss, np.zeros(val.classes))
     return calibration(found.x)
 
 
@@ -96,6 +101,7 @@ def registered(monkeypatch):
             kind=BiasCorrected.kind,
             fit=fit_bias_corrected,
             read=BiasCorrected.from_dict,
+            options=(Option("strength", float, 0.0, "how strongly the bias is held to 0", low=0),),
         )
     )
     METHODS.add(
@@ -193,6 +199,57 @@ def test_as_the_fit_of_a_method_that_is_run_reported_and_bundled(command, monkey
     with pytest.raises(InputError, match="a bias-corrected calibration has no torch module"):
         write_bundle(chosen, tmp_path / "other", resamples=0)
     assert not (tmp_path / "other").exists()
+
+
+def test_its_option_is_the_same_in_python_on_the_command_line_and_in_the_estimator(command, tmp_path):
+    val = biased()
+    held = fit_calibration(NAME, val, strength=2)
+    assert abs(held.bias[0]) < abs(fit_calibration(NAME, val).bias[0]) / 2
+    with pytest.raises(InputError, match="strength is -1; allowed: a number from 0"):
+        fit_calibration(NAME, val, strength=-1)
+    write_predictions(val, tmp_path / "val.npz")
+    fit = ("calibrate", tmp_path / "val.npz", "--method", NAME, "-o", tmp_path / "c.json", "--option")
+    command(*fit, "strength=2")
+    assert load_calibration(tmp_path / "c.json") == held
+    for text, message in REFUSED.items():
+        assert message in command(*fit, text, check=2).err
+    x, y = np.random.default_rng(0).normal(size=(100, 2)), np.arange(100) % 2
+    free, kept = (
+        TemperatureScaledClassifier(method=NAME, options=options).fit(x, y).calibration_
+        for options in (None, {"strength": 100})
+    )
+    assert abs(kept.bias[0]) < abs(free.bias[0]) / 10
+    with pytest.raises(InputError, match="unknown option of method bias-corrected: 'weight'"):
+        TemperatureScaledClassifier(method=NAME, options={"weight": 1}).fit(x, y)
+
+
+REFUSED = {
+    "strength=-1": "strength is -1.0; allowed: a number from 0",
+    "strength=much": "strength is 'much'; allowed: a number from 0",
+    "strength": "--option is 'strength'; allowed: NAME=VALUE",
+    "width=2": f"unknown option of method {NAME}: 'width'; have: strength",
+}
+
+
+def test_its_option_in_an_experiment(tmp_path):
+    rows = f"single-{NAME}", f"single-{NAME}(strength=2)"
+    (tmp_path / "mine.toml").write_text(
+        f'task = "toy"\nmethods = ["single"]\ncalibrators = ["{NAME}", "{NAME}(strength=2)"]\n'
+    )
+    assert read_experiment(tmp_path / "mine.toml").methods[1::2] == rows
+    recipe = Recipe(network="mlp", width=8, epochs=1, learning_rate=0.05)
+    made = ran(tmp_path, task="toy", recipe=recipe, methods=rows)
+    free, held = (made.stored(METHODS.named(row)).calibration for row in rows)
+    assert abs(held.bias[0]) < abs(free.bias[0]) / 2
+    with pytest.raises(InputError, match=r"strength is -1\.0; allowed: a number from 0"):
+        METHODS.named(f"single-{NAME}(strength=-1)")
+
+
+def test_the_package_s_own_options_are_flags_of_the_command(command):
+    shown = command("calibrate", "--help").out
+    for calibrator in CALIBRATORS:
+        for option in calibrator.options:
+            assert f"--{option.name}" in shown or calibrator.name == NAME
 
 
 def test_a_model_is_calibrated_by_it():

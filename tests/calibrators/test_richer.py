@@ -14,7 +14,7 @@ from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
 
 from surefoot import InputError, fit_calibration
-from surefoot.calibrators import CALIBRATORS, affine
+from surefoot.calibrators import CALIBRATORS
 from surefoot.calibrators.affine import fit_dirichlet_scaling, fit_vector_scaling
 from surefoot.calibrators.folds import folds_of
 from surefoot.calibrators.logistic import Problem
@@ -194,24 +194,6 @@ def test_many_values_find_their_piece_as_few_do():
     np.testing.assert_allclose(many, module.numpy(), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["isotonic", "histogram"])
-@pytest.mark.parametrize("digits", [0, 1, 12])
-def test_of_many_rows_only_some_are_sorted_and_the_curve_is_the_same(name, digits, monkeypatch):
-    rng = np.random.default_rng(digits)
-    logits = rng.normal(0, 4, (6000, 3)).round(digits)
-    logits[0] = 900, -900, 0  # then most rows are in few cells
-    for classes in (2, 3):
-        labels = (logits[:, :classes] / 2 + rng.gumbel(size=(6000, classes))).argmax(axis=1)
-        val = Predictions.from_logits(logits[:, :classes], labels)
-        pooled = ONE_VS_REST[name](val)
-        with monkeypatch.context() as patched:
-            patched.setattr("surefoot.calibrators.pieces.MANY_ROWS", math.inf)
-            every = ONE_VS_REST[name](val)
-        assert pooled.scores == every.scores
-        for ours, theirs in zip(pooled.probabilities, every.probabilities, strict=True):
-            np.testing.assert_allclose(ours, theirs, rtol=1e-12)
-
-
 def test_log_odds_are_those_of_the_module():
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 4, (500, 4)) * 10.0 ** rng.integers(-2, 4, (500, 1))
@@ -355,7 +337,7 @@ def test_settings_are_refused_in_a_sentence():
         fit_platt_scaling(val, weights=np.ones(3))
 
 
-@pytest.mark.parametrize("method", [each.name for each in CALIBRATORS if "weights" in each.options])
+@pytest.mark.parametrize("method", [each.name for each in CALIBRATORS if "weights" in each.option_names])
 def test_weights_of_any_allowed_size_give_finite_probabilities(method):
     val = draw_one_label(60, classes=3)
     for weights in ([1e-100] * 60, [1e100] * 60, [1e-100, 1e100] * 30):
@@ -426,49 +408,12 @@ def test_a_fit_without_a_minimum_takes_no_step_that_overflows(logits, labels):
     assert all(math.isfinite(number) for numbers in fitted.parameters().values() for number in numbers)
 
 
-@pytest.mark.parametrize("name", ["vector", "many labels", "matrix"])
-def test_the_hessian_of_few_parameters_is_the_derivative_of_the_gradient(name):
-    many = name == "many labels"
-    val = draw_many_labels(400, 4, sharpness=1, seed=0) if many else skewed(n=400)
-    kind = affine.MatrixScaling if name == "matrix" else affine.VectorScaling
-    rows = np.random.default_rng(0).random(val.n)
-    data = affine._problem(
-        affine._design(kind, affine._features(kind, val.logits[0], val.kind)), val.labels, rows
-    )
-    at = affine._start(data.design) + 0.1
-    penalty = affine._penalty(kind, val, 0.3)
-    found = data.hessian(at) + penalty.hessian()
-
-    def slopes(parameters):
-        return (data.slopes(parameters, np.empty_like(data.targets)) + penalty.gradient(parameters)).ravel()
-
-    steps = 1e-5 * np.eye(at.size).reshape(at.size, *at.shape)
-    expected = np.stack([(slopes(at + step) - slopes(at - step)) / 2e-5 for step in steps])
-    np.testing.assert_allclose(found, expected, atol=1e-8)
-    whole, probabilities, space = replace(data, penalty=penalty), *np.empty((2, *data.targets.shape))
-    whole.value(at, probabilities)
-    np.testing.assert_allclose(slopes(at), whole.gradient(at, probabilities, space).ravel(), atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
-def test_cross_validation_chooses_the_same_with_one_hessian_and_with_conjugate_gradients(name, monkeypatch):
-    for seed in range(5):
-        val = skewed(n=400, seed=seed)
-        quick = CALIBRATORS.named(name).fit(val)
-        with monkeypatch.context() as patched:
-            patched.setattr(affine, "MOST_IN_HESSIAN", 0)
-            slow = CALIBRATORS.named(name).fit(val)
-        assert quick.regularisation == slow.regularisation
-        np.testing.assert_allclose(quick.weights, slow.weights, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
 def test_labels_that_are_predicted_perfectly_end_the_fit_at_once(name, monkeypatch):
     labels = np.arange(300) % 30
     logits = np.random.default_rng(0).normal(size=(300, 30)) + 9 * np.eye(30)[labels]
-    evaluated, losses, slopes = [], Problem.losses, Problem.slopes
+    evaluated, losses = [], Problem.losses
     monkeypatch.setattr(Problem, "losses", lambda *given: evaluated.append(given) or losses(*given))
-    monkeypatch.setattr(Problem, "slopes", lambda *given: evaluated.append(given) or slopes(*given))
     fitted = CALIBRATORS.named(name).fit(Predictions.from_logits(logits, labels))
     # At most once for each fold and strength, and for its rows left out; and a few of all rows.
     assert len(evaluated) <= 11 * 5 * 2 + 5

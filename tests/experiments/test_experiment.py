@@ -273,7 +273,7 @@ MISTAKES = {
     "name is long": ({"task": "toy", "name": "x" * 61}, "; allowed: a word that can be a folder's name"),
     "about is a number": ({"task": "toy", "about": 3}, "about is 3; allowed: text"),
     "bad recipe": ({"task": "toy", "recipe": {"epochs": "many"}}, "epochs is 'many'; allowed: "),
-    "bad budget": ({"task": "toy", "budget": "all"}, "budget is 'all'; allowed: a number from 0, as 0.02 for two percent, or 'surplus'"),
+    "bad budget": ({"task": "toy", "budget": "all"}, "budget is 'all'; allowed: a number from 0 or 'surplus'"),
     "budget below 0": ({"task": "toy", "budget": -0.1}, "budget is -0.1; allowed: a number from 0"),
     "budget is true": ({"task": "toy", "budget": True}, "budget is True; allowed: a number from 0"),
     "changes are no table": ({"task": "toy", "sharpness_aware": 0.1}, "sharpness_aware is 0.1; allowed: a table of recipe values"),

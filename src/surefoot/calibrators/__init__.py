@@ -22,6 +22,7 @@ from surefoot.calibrators.calibration import (
     naming_classes,
     positive,
 )
+from surefoot.calibrators.options import BINS, BUDGET, REFERENCE, REGULARISATION, WEIGHTS, Option
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
@@ -77,12 +78,21 @@ class Calibrator:
     kind: str  # of its calibrations, in files
     fit: Callable[..., Calibration]  # of Predictions, and of `options` by name
     read: Callable[[dict[str, Any]], Calibration]  # `from_dict` of its class
-    options: tuple[str, ...] = ()  # the keyword arguments that `fit` takes
+    options: tuple[Option, ...] = ()  # the keyword arguments that `fit` takes
     one_label_only: bool = False  # whether it needs classes that exclude each other
     one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
 
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """The names of the options."""
+        return tuple(option.name for option in self.options)
+
     def fitted(self, val: "Predictions", **options: Any) -> Calibration:
         """`fit`, where probabilities may be exactly 0; the calibration knows the names of the classes."""
+        refuse_unknown(f"option of method {self.name}:", options, self.option_names)
+        for option in self.options:
+            options.setdefault(option.name, option.default)
+            option.check(options[option.name])
         return naming_classes(partial(fit_without_zeros, self.fit))(val, **options)
 
 
@@ -98,7 +108,7 @@ def _later(path: str) -> Callable[..., Any]:
 CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017",
                kind="temperature", fit=_later("temperature:fit_temperature"),
-               read=_later("temperature:Temperature.from_dict"), options=("weights",)),
+               read=_later("temperature:Temperature.from_dict"), options=(WEIGHTS,)),
     Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
                "Li & Hoiem, CVPR 2020",
                kind="member-temperatures", fit=_later("temperature:fit_member_temperatures"),
@@ -111,12 +121,12 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),
-               read=_later("temperature:Temperature.from_dict"), options=("weights",)),
+               read=_later("temperature:Temperature.from_dict"), options=(WEIGHTS,)),
     Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= (1 + budget) min NLL",
                "this package",
                kind="budget", fit=_later("budget:fit_budget_temperature"),
                read=_later("budget:BudgetTemperature.from_dict"),
-               options=("budget", "reference")),
+               options=(BUDGET, REFERENCE)),
     Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
                "Li & Hoiem, CVPR 2020",
                kind="novelty", fit=_later("novelty:fit_novelty_scaling"),
@@ -124,31 +134,31 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
     Calibrator("vector", "Vector scaling", "softmax(w z + b), a weight and a bias for each class",
                "Guo et al., ICML 2017",
                kind="vector", fit=_later("affine:fit_vector_scaling"),
-               read=_later("affine:VectorScaling.from_dict"), options=("regularisation", "weights")),
+               read=_later("affine:VectorScaling.from_dict"), options=(REGULARISATION, WEIGHTS)),
     Calibrator("matrix", "Matrix scaling", "softmax(W z + b), regularised off the diagonal",
                "Kull et al., NeurIPS 2019",
                kind="matrix", fit=_later("affine:fit_matrix_scaling"),
-               read=_later("affine:MatrixScaling.from_dict"), options=("regularisation", "weights"), one_label_only=True),
+               read=_later("affine:MatrixScaling.from_dict"), options=(REGULARISATION, WEIGHTS), one_label_only=True),
     Calibrator("dirichlet", "Dirichlet calibration", "softmax(W log p + b), regularised off the diagonal",
                "Kull et al., NeurIPS 2019",
                kind="dirichlet", fit=_later("affine:fit_dirichlet_scaling"),
-               read=_later("affine:DirichletScaling.from_dict"), options=("regularisation", "weights"), one_label_only=True),
+               read=_later("affine:DirichletScaling.from_dict"), options=(REGULARISATION, WEIGHTS), one_label_only=True),
     Calibrator("platt", "Platt scaling", "sigmoid(a log(p / (1 - p)) + c) of each class, divided by the sum",
                "Platt, 1999",
                kind="platt", fit=_later("one_vs_rest:fit_platt_scaling"),
-               read=_later("one_vs_rest:PlattScaling.from_dict"), options=("weights",)),
+               read=_later("one_vs_rest:PlattScaling.from_dict"), options=(WEIGHTS,)),
     Calibrator("beta", "Beta calibration", "sigmoid(a log p - b log(1 - p) + c) of each class, divided by the sum",
                "Kull et al., AISTATS 2017",
                kind="beta", fit=_later("one_vs_rest:fit_beta_calibration"),
-               read=_later("one_vs_rest:BetaCalibration.from_dict"), options=("weights",)),
+               read=_later("one_vs_rest:BetaCalibration.from_dict"), options=(WEIGHTS,)),
     Calibrator("isotonic", "Isotonic regression", "a non-decreasing curve of each class's p, divided by the sum",
                "Zadrozny & Elkan, KDD 2002",
                kind="isotonic", fit=_later("pieces:fit_isotonic_calibration"),
-               read=_later("pieces:IsotonicCalibration.from_dict"), options=("weights",)),
+               read=_later("pieces:IsotonicCalibration.from_dict"), options=(WEIGHTS,)),
     Calibrator("histogram", "Histogram binning", "the share of each class in bins of equal mass, divided by the sum",
                "Zadrozny & Elkan, ICML 2001",
                kind="histogram", fit=_later("pieces:fit_histogram_calibration"),
-               read=_later("pieces:HistogramCalibration.from_dict"), options=("bins", "weights")),
+               read=_later("pieces:HistogramCalibration.from_dict"), options=(BINS, WEIGHTS)),
 ))
 # fmt: on
 
@@ -164,7 +174,7 @@ def fit_calibration(
     """Fit the named calibrator on `val`; `surefoot.fit_calibration` says more, and also streams."""
     calibrator = CALIBRATORS.named(name)
     given = [*options, *(() if weights is None else ("weights",))]
-    refuse_unknown(f"option of method {name}:", given, calibrator.options)
+    refuse_unknown(f"option of method {name}:", given, calibrator.option_names)
     if weights is not None:
         from surefoot.calibrators.temperature import weighted_rows
 
@@ -218,7 +228,7 @@ def _with_held_out(
     is_declined = getattr(fitted, "declined", None) is not None
     if val.logits.size <= LOGITS_HELD_OUT and not is_declined and options.get("reference") is None:
         chosen = dict(options)
-        if "regularisation" in calibrator.options:
+        if REGULARISATION in calibrator.options:
             chosen["regularisation"] = getattr(fitted, "regularisation", None)
         held_out = _without_folds(calibrator, val, chosen)
     remarks = [*evidence.remarks, *data_remarks(val)]
@@ -316,6 +326,7 @@ __all__ = [
     "Calibration",
     "Calibrator",
     "Evidence",
+    "Option",
     "calibration_document",
     "calibration_from",
     "fit_calibration",

@@ -23,12 +23,11 @@ from surefoot.calibrators.logistic import (
     Penalty,
     Problem,
     Separate,
-    inverse_of,
     minimised,
-    minimised_near,
 )
+from surefoot.calibrators.options import REGULARISATION
 from surefoot.calibrators.temperature import fit_temperature, weighted_rows
-from surefoot.errors import InputError, require_number
+from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array, Bools
@@ -38,7 +37,6 @@ GRID = tuple(10.0**power for power in range(6, -5, -1))  # of the regularisation
 _KEYS = tuple(np.sqrt(np.arange(2.0, 66.0)).tolist())  # of a sum of a row's logits that differs between rows
 HOPELESS = 1.01  # times the lowest NLL: the search goes no further after two weaker ones in a row above it
 LOGITS_IN_CROSS_VALIDATION = 2**20  # about so many, of every k-th row
-MOST_IN_HESSIAN = 300  # parameters
 FEW_ROWS_PER_PARAMETER = 10
 MOST_PRINTED = 8  # numbers in a line
 SEPARATED = 1e-6  # an NLL on the fitted rows below this one
@@ -200,8 +198,7 @@ def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weigh
             f"method {kind.kind!r} mixes classes that exclude each other, and these rows have many labels; "
             "allowed: vector, platt, beta, isotonic, histogram, temperature"
         )
-    if regularisation is not None:
-        require_number("regularisation", regularisation, lambda r: 0 <= r < math.inf, "a number from 0")
+    REGULARISATION.check(regularisation)
     labelled, rows = weighted_rows(val, weights)
     features = _features(kind, labelled.logits[0], labelled.kind)
     plain = fit_temperature(labelled, weights=None if weights is None else rows)
@@ -244,41 +241,29 @@ def _smallest_margin(labelled: Predictions) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Fold:
-    """Rows to fit, rows to test, and memory for the scores of the first."""
+    """Rows to fit and rows to test."""
 
     train: Problem
     test: Problem
     share: float  # the weight of the rows to test
-    scratch: Array
 
 
 def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:
     """The regularisation of the grid with the lowest NLL of rows left out; of equal ones the strongest.
 
-    Without groups, equal rows are a group: neither copies nor the order of rows change the folds. With few
-    parameters, all folds and strengths use the Hessian of all rows, until one of them needs its own.
+    Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
     """
     part = np.arange(labelled.n)[:: max(1, features.size // LOGITS_IN_CROSS_VALIDATION)]
     if len(part) < labelled.n:
         features, labelled, rows = features[:, part], labelled.take(part), rows[part]
     folds, design = _folds(kind, features, labelled, rows), _design(kind, features)
-    start, hessian = _start(design), None
-    if folds and start.size <= MOST_IN_HESSIAN:
-        hessian = _problem(design, labelled.labels, rows).hessian(start)
-    parameters, before = [start] * len(folds), None
+    parameters = [_start(design)] * len(folds)
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
         penalty = _penalty(kind, labelled, strength)
-        fits: list[Array | None] = [None] * len(folds)
-        if hessian is not None:
-            curved = penalty.hessian()
-            inverse = inverse_of(hessian + curved)
-            every = zip(folds, parameters, strict=True)
-            fits = [_near(*each, hessian, before, curved, inverse) for each in every]
-            before = curved
         parameters = [
-            minimised(replace(fold.train, penalty=penalty), at, tolerance=ROUGH) if found is None else found
-            for fold, at, found in zip(folds, parameters, fits, strict=True)
+            minimised(replace(fold.train, penalty=penalty), at, tolerance=ROUGH)
+            for fold, at in zip(folds, parameters, strict=True)
         ]
         tested = zip(folds, parameters, strict=True)
         total = sum(fold.share * float(fold.test.losses(found).sum()) for fold, found in tested)
@@ -287,20 +272,7 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
         worse = worse + 1 if total > HOPELESS * least else 0
         if worse == 2:
             break
-        if any(found is None for found in fits):
-            hessian = None
     return best
-
-
-def _near(
-    fold: _Fold, at: Array, hessian: Array, before: Array | None, penalty: Array, inverse: Array
-) -> Array | None:
-    """From the best parameters with the penalty before: the change is all that is left of the gradient."""
-    if before is None:
-        gradient = fold.train.slopes(at, fold.scratch) + (penalty @ at.ravel()).reshape(at.shape)
-    else:
-        gradient = ((penalty - before) @ at.ravel()).reshape(at.shape)
-    return minimised_near(fold.train, hessian, penalty, inverse, at, gradient, fold.scratch)
 
 
 def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> list[_Fold]:
@@ -317,8 +289,7 @@ def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Arr
     for held_out in folds_of(labelled.n, units):
         train, test = problem(~held_out), problem(held_out)
         if train.weights.any() and test.weights.any():
-            share = float(rows[held_out].sum())
-            result.append(_Fold(train, test, share, np.empty_like(train.targets)))
+            result.append(_Fold(train, test, float(rows[held_out].sum())))
     return result
 
 

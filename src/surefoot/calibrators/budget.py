@@ -7,15 +7,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from surefoot.calibrators.calibration import (
-    BUDGET,
-    SURPLUS,
     Calibration,
     evidence_from,
     naming_classes,
     not_negative,
     positive,
-    require_budget,
 )
+from surefoot.calibrators.options import BUDGET, SURPLUS
 from surefoot.calibrators.search import mean_nll, search_bounds
 from surefoot.calibrators.temperature import SingleTemperature, Temperature, fit_temperature, only_labelled
 from surefoot.errors import InputError
@@ -132,7 +130,7 @@ class BudgetTemperature(SingleTemperature):
 
 @naming_classes
 def fit_budget_temperature(
-    val: Predictions, budget: float | str = BUDGET, *, reference: Predictions | None = None
+    val: Predictions, budget: float | str = BUDGET.default, *, reference: Predictions | None = None
 ) -> BudgetTemperature:
     """The largest T whose NLL on `val` is within the budget, exact to 1e-6.
 
@@ -179,7 +177,7 @@ def fit_budget_temperature(
 
 def _check(val: Predictions, budget: float | str, reference: Predictions | None) -> None:
     """Refuse a wrong budget, and a reference that is missing, not needed, or of other rows."""
-    require_budget(budget)
+    BUDGET.check(budget)
     if reference is None:
         if budget == SURPLUS:
             raise InputError(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
 import numpy as np
 
 from surefoot.arguments import checked
-from surefoot.errors import InputError, require_number
+from surefoot.errors import InputError
 from surefoot.predictions.classes import Order, class_order, reordered, unnamed, with_classes
 from surefoot.predictions.labels import LabelKind
 from surefoot.results import Result
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 
 
 SHARED = ("lowest_probability", "class_names")  # in the document of every calibration that has them
-BUDGET = 0.02  # of a risk-budget temperature: the share by which the NLL may rise
-SURPLUS = "surplus"  # or what a network gained on a plain one
-
-
-def require_budget(budget: object) -> None:
-    """Refuse what is neither a share nor the word for a surplus."""
-    if not isinstance(budget, str) or budget != SURPLUS:
-        allowed = f"a number from 0, as 0.02 for two percent, or {SURPLUS!r}"
-        require_number("budget", budget, lambda value: 0 <= value < math.inf, allowed)
 
 
 class PredictionsLike(Protocol):

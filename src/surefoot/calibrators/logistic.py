@@ -9,19 +9,12 @@ from typing import Protocol
 
 import numpy as np
 
-from surefoot.predictions.logits import spans
 from surefoot.predictions.outcomes import Array
 
 EXACT = 1e-9  # of the largest derivative, in units of the mean NLL's
 ROUGH = 1e-5  # for a cross-validation, which only compares held-out NLLs
 STEPS = 200
 HALVINGS = 40
-NEAR_STEPS = 8  # with one Hessian, each of which must halve the derivatives;
-LAST = 5  # times the tolerance: a change of derivatives after which no further step is needed,
-SMALL = 0.1  # where no score changes by more
-NUMBERS_IN_CACHE = 2**16
-SAFE = 600.0  # a size of scores up to which no sum of their exponentials overflows or is 0
-RIDGE = 1e-10  # of the scaled Hessian: directions that change nothing leave it without an inverse
 SUFFICIENT = 1e-4  # Armijo's share of the predicted decrease
 ROUNDING = 1e-14  # of the objective
 
@@ -30,14 +23,12 @@ class Design(Protocol):
     """Scores (classes, n) that are linear in the parameters."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def features(self) -> Array: ...
 
     @property
-    def inputs(self) -> Array: ...
+    def shape(self) -> tuple[int, ...]: ...
 
     def scores(self, parameters: Array, out: Array) -> Array: ...
-
-    def largest_score(self, parameters: Array) -> float: ...
 
     def adjoint(self, rows: Array) -> Array: ...
 
@@ -55,11 +46,6 @@ class Full:
     def shape(self) -> tuple[int, ...]:
         return self.classes, len(self.features) + 1
 
-    @property
-    def inputs(self) -> Array:
-        """What each class's parameters are multiplied by: (1, parameters of a class, n), as all are alike."""
-        return np.concatenate([self.features, np.ones_like(self.features[:1])])[None]
-
     @cached_property
     def _squares(self) -> Array:
         return np.square(self.features)
@@ -68,14 +54,6 @@ class Full:
         np.matmul(parameters[:, :-1], self.features, out=out)
         out += parameters[:, -1:]
         return out
-
-    @cached_property
-    def _largest(self) -> Array:
-        return np.append(np.abs(self.features).max(axis=1), 1.0)
-
-    def largest_score(self, parameters: Array) -> float:
-        """No score is larger, nor smaller than its negative."""
-        return float((np.abs(parameters) @ self._largest).max())
 
     def adjoint(self, rows: Array) -> Array:
         return np.column_stack([rows @ self.features.T, rows.sum(axis=1)])
@@ -94,11 +72,6 @@ class Separate:
     def shape(self) -> tuple[int, ...]:
         return self.features.shape[1], len(self.features) + 1
 
-    @property
-    def inputs(self) -> Array:
-        """What each class's parameters are multiplied by: (classes, parameters of a class, n)."""
-        return np.concatenate([self.features, np.ones_like(self.features[:1])]).transpose(1, 0, 2)
-
     @cached_property
     def _squares(self) -> Array:
         return np.square(self.features)
@@ -109,14 +82,6 @@ class Separate:
             out += feature * weights[:, None]
         out += parameters[:, -1:]
         return out
-
-    @cached_property
-    def _largest(self) -> Array:
-        return np.column_stack([*np.abs(self.features).max(axis=2), np.ones(self.features.shape[1])])
-
-    def largest_score(self, parameters: Array) -> float:
-        """No score is larger, nor smaller than its negative."""
-        return float(np.vecdot(np.abs(parameters), self._largest).max())
 
     def adjoint(self, rows: Array) -> Array:
         return np.column_stack([*np.einsum("mkn,kn->mk", self.features, rows), rows.sum(axis=1)])
@@ -146,15 +111,6 @@ class Penalty:
             result = result + 2 * self.strength / len(self.squared) * self.pooled
         return result
 
-    def hessian(self) -> Array:
-        """Of all parameters, class by class."""
-        result = np.diag(self.diagonal().ravel())
-        if self.pooled is not None:
-            classes = len(self.squared)
-            of_means = np.kron(np.ones((classes, classes)), np.diag(self.pooled))
-            result -= 2 * self.strength / classes**2 * of_means
-        return result
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -168,11 +124,6 @@ class Problem:
     weights: Array  # (1, n), or (classes, n) for sigmoids with ignored labels; they decide the units
     exclusive: bool
     penalty: Penalty | None = None
-
-    @cached_property
-    def _linear(self) -> Array:
-        """The derivatives of the part of the NLL that is linear in the parameters."""
-        return self.design.adjoint(self.weights * self.targets)
 
     def value(self, parameters: Array, out: Array) -> float:
         """The objective; `out` becomes the probabilities."""
@@ -206,35 +157,6 @@ class Problem:
         if self.penalty is not None:
             result += self.penalty.gradient(parameters)
         return result
-
-    def slopes(self, parameters: Array, out: Array) -> Array:
-        """The gradient without the penalty, in fewer steps than by `value`; `out` is overwritten."""
-        scores = self.design.scores(parameters, out)
-        if self.exclusive:
-            if not self.design.largest_score(parameters) < SAFE:
-                scores -= scores.max(axis=0)
-            np.exp(scores, out=scores)
-            scores *= self.weights / scores.sum(axis=0)
-        else:
-            np.multiply(softplus(scores)[1], self.weights, out=scores)
-        return self.design.adjoint(scores) - self._linear
-
-    def hessian(self, parameters: Array) -> Array:
-        """Of the NLL, for few parameters: all pairs of them, class by class."""
-        probabilities = np.empty_like(self.targets)
-        self.losses(parameters, probabilities)
-        inputs, (classes, own) = self.design.inputs, parameters.shape
-        blocks, crossed = np.zeros((classes, own, own)), np.zeros((classes * own, classes * own))
-        for part in spans(self.targets.shape[1], 1 + NUMBERS_IN_CACHE // parameters.size):
-            some, p, weights = inputs[:, :, part], probabilities[:, part], self.weights[:, part]
-            variances = p * weights if self.exclusive else p * (1 - p) * weights
-            blocks += np.matmul(variances[:, None] * some, some.transpose(0, 2, 1))
-            if self.exclusive:
-                roots = ((p * np.sqrt(weights))[:, None] * some).reshape(classes * own, -1)
-                crossed -= roots @ roots.T
-        places = np.arange(classes)
-        crossed.reshape(classes, own, classes, own)[places, :, places, :] += blocks
-        return crossed
 
     def curvature(self, probabilities: Array, weighted: Array, direction: Array, out: Array) -> Array:
         """The Hessian times a direction; `weighted` are p, or p (1 - p) of each label, times the weights."""
@@ -301,46 +223,6 @@ def minimised(problem: Problem, start: Array, *, tolerance: float = EXACT) -> Ar
         if done:
             break
     return at
-
-
-def inverse_of(hessian: Array) -> Array:
-    """Of a Hessian scaled to a diagonal of ones, with a ridge."""
-    diagonal = np.diag(hessian)
-    units = np.sqrt(np.maximum(diagonal, 1e-12 * max(float(diagonal.max()), 1e-300)))
-    scaled = hessian / units / units[:, None]
-    scaled[np.diag_indices(len(scaled))] += RIDGE
-    return np.asarray(np.linalg.inv(scaled) / units / units[:, None])
-
-
-@np.errstate(over="ignore", invalid="ignore")  # such steps are not made
-def minimised_near(
-    problem: Problem,
-    hessian: Array,
-    penalty: Array,
-    inverse: Array,
-    start: Array,
-    gradient: Array,
-    out: Array,
-) -> Array | None:
-    """As `minimised`, to ROUGH, from a start whose gradient is known: steps with one inverse Hessian.
-
-    `hessian` is that of the NLL at other parameters or of other rows, `penalty` that of the penalty, and
-    `inverse` that of their sum. So a step leaves a part of the NLL's derivatives; None where it leaves more
-    than half. A small step that changes them by little is the last one, and its end is not checked.
-    """
-    at, before = start, np.inf
-    for _ in range(NEAR_STEPS):
-        size = float(np.abs(gradient).max())
-        if size <= ROUGH:
-            return at
-        if not size <= before / 2:
-            break
-        step = -inverse @ gradient.ravel()
-        change, at = float(np.abs(hessian @ step).max()), at + step.reshape(at.shape)
-        if change <= LAST * ROUGH and problem.design.largest_score(step.reshape(at.shape)) <= SMALL:
-            return at
-        gradient, before = problem.slopes(at, out) + (penalty @ at.ravel()).reshape(at.shape), size
-    return None
 
 
 def _newton_step(

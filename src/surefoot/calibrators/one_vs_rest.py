@@ -5,6 +5,7 @@ their sum. Two classes have one curve, that of class 1; many labels have one for
 are in `pieces`.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,8 +16,7 @@ from numpy.typing import ArrayLike
 
 from surefoot.calibrators.affine import MOST_PRINTED
 from surefoot.calibrators.calibration import Calibration, evidence_from, naming_classes, numbers_from
-from surefoot.calibrators.curves import Curves
-from surefoot.calibrators.logistic import softplus
+from surefoot.calibrators.logistic import Problem, Separate, minimised, softplus
 from surefoot.calibrators.temperature import weighted_rows
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import map_rows, spans
@@ -25,6 +25,9 @@ from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.validate import Floats
 
 NUMBERS_IN_CACHE = 2**15  # of a kind that is computed from others of its size
+PART = 8  # one of this many rows is fitted first, and all rows from there,
+ENOUGH = 8000  # if there are so many
+ROUGH = 1e-4
 FEW_POSITIVES = 20  # rows of a class, or of the others
 
 
@@ -280,12 +283,9 @@ def _fit_logistic(
     units = np.maximum(np.sqrt(np.vecdot(columns, columns) / columns.shape[2]), 1e-30)
     columns /= units[:, :, None]
     targets = np.where(positive, above[:, None], below[:, None])
-    curves = Curves.of(columns, targets, rows / np.maximum(total, 1e-300)[:, None])
-    start = np.zeros((len(scores), len(columns) + 1))
-    start[:, -1] = np.log((positives + 1) / (total - positives + 1))
-    found = curves.minimised(start)
-    if len(columns) == 2:
-        found = _with_slopes_not_negative(curves, start, found)
+    shares = np.broadcast_to(rows / np.maximum(total, 1e-300)[:, None], scores.shape)
+    each_curve = zip(columns.swapaxes(0, 1), targets, shares, strict=True)
+    found = np.stack([_best_curve(*each) for each in each_curve])
     slopes = [found[:, place] / unit for place, unit in enumerate(units)]
     return kind(
         slopes_above=tuple(slopes[0].tolist()),
@@ -295,18 +295,25 @@ def _fit_logistic(
     )
 
 
-def _with_slopes_not_negative(curves: Curves, start: Array, found: Array) -> Array:
-    """The best parameters whose slopes are of 0 or more: where they are not, one of them or both are 0."""
-    wrong = np.asarray((found[:, :-1] < 0).any(axis=1))
-    if not wrong.any():
+def _best_curve(features: Array, targets: Array, weights: Array) -> Array:
+    """Slopes and the intercept with the least NLL; two slopes are of 0 or more."""
+
+    def problem(step: int) -> Problem:
+        each = (features[:, None], targets[None], weights[None])
+        inputs, truth, counts = (np.ascontiguousarray(rows[..., ::step]) for rows in each)
+        return Problem(Separate(inputs), truth, counts, exclusive=False)
+
+    share = float(weights @ targets) if weights.any() else 0.5
+    flat = np.append(np.zeros(len(features)), math.log(share / (1 - share)))
+    start = flat[None]
+    if len(targets) >= ENOUGH:
+        start = minimised(problem(PART), start, tolerance=ROUGH)
+    found: Array = minimised(problem(1), start)[0]
+    if len(features) == 1 or (found[:-1] >= 0).all():
         return found
-    curves, start, best = curves.some(wrong), start[wrong], found[wrong]
-    least = np.full(len(best), np.inf)
-    for free in ([0.0, 1.0, 1.0], [1.0, 0.0, 1.0], [0.0, 0.0, 1.0]):
-        candidate = curves.minimised(start, np.tile(free, (len(best), 1)))
-        losses = curves.losses(candidate)
-        better = (candidate[:, :-1] >= 0).all(axis=1) & (losses < least)
-        best[better], least[better] = candidate[better], losses[better]
-    result = found.copy()
-    result[wrong] = best
-    return result
+    candidates = [flat]  # with one slope of 0, or two
+    for place in (0, 1):
+        slope, intercept = _best_curve(features[[place]], targets, weights)
+        if slope >= 0:
+            candidates.append(np.array([*((slope, 0.0) if place == 0 else (0.0, slope)), intercept]))
+    return min(candidates, key=lambda each: float(problem(1).losses(each[None]).sum()))

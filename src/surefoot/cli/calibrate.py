@@ -1,6 +1,7 @@
 """`surefoot calibrate` and `surefoot apply`: fit a calibration, and apply it."""
 
 import math
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +54,10 @@ Regularisation = Annotated[
     ),
 ]
 Bins = Annotated[int | None, typer.Option(help="With --method histogram: number of bins.", show_default="10")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="An option of the method as NAME=VALUE, also of one from a plugin."),
+]
 Weights = Annotated[str | None, typer.Option(help="Column of sample weights: how much each row counts.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Use a T even if its interval spans orders of magnitude.")
@@ -71,6 +76,7 @@ def calibrate(
     reference: Reference = None,
     regularisation: Regularisation = None,
     bins: Bins = None,
+    option: Options = None,
     weights: Weights = None,
     force: Force = False,
     group_by: GroupBy = None,
@@ -82,6 +88,7 @@ def calibrate(
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
     files, reference_files = input_files(val), input_files(reference)
     from surefoot.calibrators import CALIBRATORS, save_calibration
+    from surefoot.calibrators.options import read_options
 
     options: dict[str, Any] = {
         "budget": budget_of(budget),
@@ -91,7 +98,9 @@ def calibrate(
         "weights": weights,
     }
     options = {name: value for name, value in options.items() if value is not None}
-    refuse_unknown(f"option of method {method}:", options, CALIBRATORS.named(method).options)
+    calibrator = CALIBRATORS.named(method)
+    refuse_unknown(f"option of method {method}:", options, calibrator.option_names)
+    options |= read_options(f"option of method {method}:", _pairs(option or [], options), calibrator.options)
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
         raise InputError(
             f"the calibration is JSON, and {output} is a file name for predictions; allowed: another ending"
@@ -108,6 +117,19 @@ def calibrate(
     save_calibration(fitted, output)
     _print(fitted)
     echo_written(f"calibration: {output}")
+
+
+def _pairs(given: Sequence[str], others: Container[str]) -> dict[str, str]:
+    """The values by name; each once, and not also as an option of its own."""
+    result: dict[str, str] = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"--option is {pair!r}; allowed: NAME=VALUE")
+        if name in result or name in others:
+            raise InputError(f"option {name!r} is given twice; allowed: once")
+        result[name] = value
+    return result
 
 
 def _print(fitted: "Calibration") -> None:

@@ -8,10 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surefoot.calibrators.calibration import require_budget
+from surefoot.calibrators.options import BUDGET
 from surefoot.errors import InputError, did_you_mean, refuse_unknown, require, require_number
 from surefoot.evaluation import MOST_RESAMPLES
-from surefoot.experiments.methods import FOLDS, METHODS, sharpness_aware_changes, sharpness_aware_recipe
+from surefoot.experiments.methods import (
+    FOLDS,
+    METHODS,
+    calibrated_rows,
+    sharpness_aware_changes,
+    sharpness_aware_recipe,
+)
 from surefoot.io import digest_of, read_toml, write_toml
 from surefoot.metrics import METRICS
 from surefoot.plugins import load_plugins, plugin_path, search_in
@@ -96,7 +102,7 @@ class Experiment:
         within = self.resamples <= MOST_RESAMPLES
         require(within, "resamples", self.resamples, f"at most {MOST_RESAMPLES:,}")
         if self.budget is not None:
-            require_budget(self.budget)
+            BUDGET.check(self.budget)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -120,6 +126,8 @@ def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
     _load_plugins(given.get("plugins", []))
     own = {field.name for field in dataclasses.fields(Part)}
     known = {field.name for field in dataclasses.fields(Experiment)}
+    if "calibrators" in given:
+        given["methods"] = _with_calibrators(given.get("methods", OURS), given.pop("calibrators"))
     parts = given.pop("parts", None)
     if parts is None:
         refuse_unknown("experiment value", given, known | own)
@@ -131,6 +139,15 @@ def experiment_from(values: Mapping[str, Any], *, name: str) -> Experiment:
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
     return Experiment(**{**lists, "parts": tuple(_part(part) for part in parts)})
+
+
+def _with_calibrators(methods: Any, calibrators: Any) -> Any:
+    """Also a row for a single network and for the ensemble with each of these calibrators."""
+    if not isinstance(calibrators, list | tuple) or not all(isinstance(each, str) for each in calibrators):
+        raise InputError(f"calibrators is {calibrators!r}; allowed: a list of names, as 'vector'")
+    if not calibrators or not isinstance(methods, list | tuple):
+        return methods
+    return tuple(dict.fromkeys([*methods, *(row for each in calibrators for row in calibrated_rows(each))]))
 
 
 def read_experiment(path: Path) -> Experiment:

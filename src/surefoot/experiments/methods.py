@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot.arguments import checked
 from surefoot.calibrators import CALIBRATORS, Calibrator
-from surefoot.calibrators.calibration import BUDGET, SURPLUS, require_budget
+from surefoot.calibrators.options import BUDGET, SURPLUS, read_options
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe, Spec, Teachers
@@ -118,6 +118,7 @@ class Method:
     sharpness_aware: bool = False  # its networks have the sharpness-aware recipe
     fit: str | None = None  # the calibrator's name; None: the networks' probabilities as they are
     budget: float | str | None = None  # of a risk-budget T; None: the calibrator's own
+    options: tuple[tuple[str, Any], ...] = ()  # of the calibrator
     novelty: str | None = None  # the score that the calibrator needs
     held_out: bool = False  # fitted on held-out subgroups instead of validation data
     paper: str | None = None  # the row's name in the paper's table
@@ -178,8 +179,8 @@ class Method:
         """With another rule for its risk-budget T, if it has one; None: its own."""
         if self.fit != "budget" or budget is None or budget == self.budget:
             return self
-        require_budget(budget)
-        before = BUDGET if self.budget is None else self.budget
+        BUDGET.check(budget)
+        before = BUDGET.default if self.budget is None else self.budget
         formula = self.formula.replace(_limit(before), _limit(budget))
         training = self.training.removesuffix(PLAIN_TOO)
         if self.sharpness_aware and budget == SURPLUS:
@@ -193,9 +194,10 @@ class Method:
         assert not self.scales_samples, "the samples are not stored, but the fitted T is"
         predictions = data.held_out if self.held_out else data.val
         assert predictions is not None, "held-out predictions were not made"
-        if self.budget is None:
-            return CALIBRATORS.named(self.fit).fitted(predictions)
-        return CALIBRATORS.named(self.fit).fitted(predictions, budget=self.budget, reference=data.reference)
+        options = dict(self.options)
+        if self.budget is not None:
+            options |= {"budget": self.budget, "reference": data.reference}
+        return CALIBRATORS.named(self.fit).fitted(predictions, **options)
 
 
 def _distilled(setup: Setup, _run: int) -> Variant:
@@ -237,39 +239,55 @@ PLAIN_TOO = " + 1"  # in the cost of training: the plain network that a surplus 
 
 
 def calibrated_rows(calibrator: str) -> tuple[str, ...]:
-    """The methods that fit a calibrator on single networks and on their ensemble, by its name.
+    """The methods that fit a calibrator on single networks and on their ensemble, by its name and options.
 
-    >>> calibrated_rows("temperature"), calibrated_rows("vector")
-    (('single-t', 't-of-ensemble'), ('single-vector', 'ensemble-vector'))
+    >>> calibrated_rows("temperature"), calibrated_rows("histogram(bins=5)")
+    (('single-t', 't-of-ensemble'), ('single-histogram(bins=5)', 'ensemble-histogram(bins=5)'))
     """
     if calibrator == "novelty":
         raise InputError("calibrator 'novelty' needs a score of each sample; allowed: the method 'novelty'")
-    CALIBRATORS.named(calibrator)
+    _with_options(calibrator)
     return ROWS.get(calibrator, (f"single-{calibrator}", f"ensemble-{calibrator}"))
+
+
+def _with_options(named: str) -> tuple[Calibrator, dict[str, Any]]:
+    """The calibrator and its options: `name`, or `name(option=value; option=value)`."""
+    name, opening, rest = named.partition("(")
+    calibrator = CALIBRATORS.named(name)
+    if not opening:
+        return calibrator, {}
+    given = [each.partition("=") for each in rest.removesuffix(")").split(";")]
+    if not rest.endswith(")") or not all(equals for _, equals, _ in given):
+        raise InputError(f"calibrator is {named!r}; allowed: NAME or NAME(OPTION=VALUE; OPTION=VALUE)")
+    texts = {option.strip(): value for option, _, value in given}
+    return calibrator, read_options(f"option of method {name}:", texts, calibrator.options)
 
 
 class Methods(Registry[Method]):
     """Also knows `single-NAME` and `ensemble-NAME` of every calibrator; no experiment has them by default."""
 
     def named(self, name: str) -> Method:
-        """The entry of that name, or the method made of a calibrator."""
+        """The entry of that name, or the method made of a calibrator, which may have options."""
         if all(each.name != name for each in self):
-            for calibrator in CALIBRATORS:
-                if calibrator.name != "novelty" and name in calibrated_rows(calibrator.name):
-                    return _calibrated_by(calibrator, name)
+            _, dash, calibrator = str(name).partition("-")
+            plain = calibrator.partition("(")[0]
+            known = plain != "novelty" and any(each.name == plain for each in CALIBRATORS)
+            if dash and known and name in calibrated_rows(calibrator):
+                return _calibrated_by(*_with_options(calibrator), name)
         return super().named(name)
 
 
-def _calibrated_by(calibrator: Calibrator, name: str) -> Method:
-    is_ensemble = name.startswith("ensemble-")
+def _calibrated_by(calibrator: Calibrator, options: dict[str, Any], name: str) -> Method:
+    is_ensemble, (_, _, shown) = name.startswith("ensemble-"), name.partition("-")
     count = "M" if is_ensemble else "1"
     return Method(
         name=name,
-        title=f"{'Ensemble' if is_ensemble else 'Single'} + {calibrator.name}",
+        title=f"{'Ensemble' if is_ensemble else 'Single'} + {shown}",
         is_ensemble=is_ensemble,
         fit=calibrator.name,
+        options=tuple(options.items()),
         not_in_paper=True,
-        variance_from=f"single-{calibrator.name}" if is_ensemble else None,
+        variance_from=f"single-{shown}" if is_ensemble else None,
         reference=calibrator.reference,
         page=CALIBRATED,
         formula=calibrator.formula,
@@ -333,9 +351,9 @@ METHODS: Registry[Method] = Methods("method", (
            formula="softmax(log(mean_s softmax(z_s)) / T)", training="1",
            inference="1 and samples of the head"),
     Method(name="budget-t", title="Single + risk-budget T",
-           fit="budget", budget=BUDGET, not_in_paper=True,
+           fit="budget", budget=BUDGET.default, not_in_paper=True,
            reference=OURS, page="risk-budget-temperature",
-           formula=f"the largest T with NLL_val(T) <= {_limit(BUDGET)}", training="1", inference="1"),
+           formula=f"the largest T with NLL_val(T) <= {_limit(BUDGET.default)}", training="1", inference="1"),
     Method(name="held-out-t", title="Single + held-out-group T", fit="temperature",
            held_out=True, not_in_paper=True,
            reference=OURS, page="held-out-group-temperature",
@@ -346,7 +364,7 @@ METHODS: Registry[Method] = Methods("method", (
            reference=WORTSMAN, page="weight-averaging",
            formula="the network of the members' mean weights, then T", training="M", inference="1"),
     Method(name="ensemble-budget-t", title="Ensemble + risk-budget T", is_ensemble=True,
-           fit="budget", budget=BUDGET, not_in_paper=True, variance_from="budget-t",
+           fit="budget", budget=BUDGET.default, not_in_paper=True, variance_from="budget-t",
            reference=OURS, page="risk-budget-temperature",
            formula="as risk-budget T, on the ensemble", training="M", inference="M"),
     Method(name="novelty-knn", title="Novelty scaling (neighbours)",
@@ -371,9 +389,10 @@ METHODS: Registry[Method] = Methods("method", (
            reference=FORET, page="sharpness-aware",
            formula="a sharpness-aware network, then T", training="2", inference="1"),
     Method(name="sharpness-aware-budget-t", title="Sharpness-aware + risk-budget T", sharpness_aware=True,
-           fit="budget", budget=BUDGET, not_in_paper=True,
+           fit="budget", budget=BUDGET.default, not_in_paper=True,
            reference=f"{FORET}, and {OURS}", page="sharpness-aware",
-           formula=f"a sharpness-aware network, then the largest T with NLL_val(T) <= {_limit(BUDGET)}",
+           formula="a sharpness-aware network, then the largest T with NLL_val(T) <= "
+                   f"{_limit(BUDGET.default)}",
            training="2", inference="1").with_budget(SHARPNESS_AWARE_BUDGET),
     Method(name="ensemble-of-sharpness-aware-t", title="Ensemble of sharpness-aware + T",
            sharpness_aware=True, is_ensemble=True, fit="member-temperatures",

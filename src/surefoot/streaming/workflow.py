@@ -161,7 +161,7 @@ def fit_calibration(
     from surefoot.streaming.temperature import fit_files, require_streamable
 
     require_streamable(name)
-    refuse_unknown(f"option of method {name}:", options, CALIBRATORS.named(name).options)
+    refuse_unknown(f"option of method {name}:", options, CALIBRATORS.named(name).option_names)
     for option in ["weights"] * (weights is not None) + list(options):
         raise InputError(f"{option} cannot be streamed; allowed: {IN_MEMORY}")
     with val.reader(shown) as engine:
