@@ -127,7 +127,7 @@ def test_averages_members_and_applies_everywhere():
     torch = pytest.importorskip("torch")
     from surefoot.deploy.modules import module_of
 
-    given = torch.from_numpy(val.average().logits)
+    given = torch.tensor(val.average().logits)
     np.testing.assert_allclose(module_of(fitted)(given), expected, rtol=1e-6)
 
 
