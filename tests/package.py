@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SMOKE = ROOT / "tests" / "smoke.py"
-EXTRAS = ("torch", "sklearn", "export", "serve", "ray", "backbones")
+EXTRAS = ("sklearn", "torch", "export", "serve", "ray", "backbones")
 NEEDED = (
     "surefoot/py.typed",
     "surefoot/templates/study.html",
@@ -128,17 +128,17 @@ def main() -> None:
             core = new_environment(Path(scratch, f"{number}-core"), python, uv=given.uv)
             core.install(str(wheel))
             core.smoke("core")
-            below = [core]
-            chosen = [each for each in given.extra or EXTRAS if each != "none"]
-            for extra in sorted(
-                {*chosen, *(("torch",) if {*chosen} - {"sklearn"} else ())}, key=EXTRAS.index
-            ):
+            below, chosen = [core], {*(given.extra or EXTRAS)} - {"none"}
+            if chosen - {"sklearn"}:
+                chosen.add("torch")
+            for extra in sorted(chosen, key=EXTRAS.index):
                 print(f"{python}: {extra}", flush=True)
                 folder = Path(scratch, f"{number}-{extra}")
                 environment = new_environment(folder, python, *below, uv=given.uv)
                 environment.install(f"{wheel}[{extra}]")
                 environment.smoke(extra)
-                below += [environment] if extra == "torch" else []
+                if extra == "torch":
+                    below.append(environment)
     print(f"{wheel.name} and {sdist.name} are in dist/")
 
 
