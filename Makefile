@@ -4,7 +4,7 @@ unexport PYTHONDONTWRITEBYTECODE # every process that a test starts would compil
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart cpu package test explore test-recipes check format benchmark mutants fuzz browser clean
+.PHONY: help quickstart cpu package test test-light explore test-recipes check format benchmark mutants fuzz browser clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -17,6 +17,15 @@ IN_MEMORY = $(shell df -k --output=avail /dev/shm 2> /dev/null | awk 'NR == 2 &&
 
 test: .venv/dev browser ## run all tests
 	OMP_NUM_THREADS=1 PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# What works without torch: all of these folders but three files, which are about tensors and networks.
+LIGHT = $(foreach part,calibrators evaluation metrics predictions streaming,tests/$(part) src/surefoot/$(part)) \
+	$(foreach file,calibrators/test_deployed calibrators/test_registered predictions/test_arrays,--ignore=tests/$(file).py) \
+	$(foreach part,groups monitor sets thresholds,tests/deploy/test_$(part).py) \
+	$(foreach part,light plots readme,tests/test_$(part).py)
+
+test-light: .venv-light/installed ## run the tests of predictions and calibrations where torch is not installed
+	OMP_NUM_THREADS=1 .venv-light/bin/python -m pytest -n 2 --dist loadfile $(LIGHT)
 
 test-recipes: .venv-recipes/installed .venv-timm/installed ## run every example with the real package; none is skipped
 	SUREFOOT_ALL_PACKAGES=1 OMP_NUM_THREADS=1 .venv-recipes/bin/python -m pytest tests/test_examples.py tests/predictions/test_frames.py -k 'not timm'
@@ -66,7 +75,7 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 
 .venv/core: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) -e .
+	$(PIP) -e '.[torch]'
 	@touch $@
 
 .venv/dev: pyproject.toml constraints.txt
@@ -84,6 +93,12 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 	.venv-peers/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -r benchmarks/peers.txt
 	@touch $@
 
+.venv-light/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-light
+	.venv-light/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[sklearn]' \
+		pytest pytest-xdist hypothesis pandas mapie
+	@touch $@
+
 .venv-recipes/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-recipes
 	.venv-recipes/bin/python -m pip --disable-pip-version-check --quiet install -c constraints.txt -e '.[dev,recipes]'
@@ -97,4 +112,4 @@ browser: # Debian's Chromium, where we may install it; the browser tests say so 
 	@touch $@
 
 clean: ## remove environments and caches; the networks in runs/ stay
-	rm -rf site .venv .venv-peers .venv-recipes .venv-timm .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf site .venv $(wildcard .venv-*) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,7 +2,8 @@
 
     python -m tests.package --python python3.11 --python python3.13 --extra serve --uv
 
-Each extra gets an environment of its own, on top of one that has the package alone. The files are in dist/.
+Each extra gets an environment of its own, on top of one that has the package alone, or with the extra `torch`. The
+files are in dist/.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SMOKE = ROOT / "tests" / "smoke.py"
-EXTRAS = ("export", "serve", "sklearn", "ray", "backbones")
+EXTRAS = ("sklearn", "torch", "export", "serve", "ray", "backbones")
 NEEDED = (
     "surefoot/py.typed",
     "surefoot/templates/study.html",
@@ -57,13 +58,12 @@ def run(*command: str, **options: object) -> None:
     subprocess.run(command, check=True, **options)
 
 
-def new_environment(folder: Path, python: str, *, uv: bool, below: Environment | None = None) -> Environment:
-    """An empty environment; or one that also has what another one has."""
+def new_environment(folder: Path, python: str, *below: Environment, uv: bool) -> Environment:
+    """An environment that has what others have."""
     run(python, "-m", "venv", str(folder))
     made = Environment(folder, uv)
-    if below is not None:
-        (site,), (base,) = (list(each.folder.glob("lib/python*/site-packages")) for each in (made, below))
-        (site / "below.pth").write_text(f"{base}\n")
+    site, *bases = (next(each.folder.glob("lib/python*/site-packages")) for each in (made, *below))
+    (site / "below.pth").write_text("".join(f"{base}\n" for base in bases))
     return made
 
 
@@ -128,12 +128,17 @@ def main() -> None:
             core = new_environment(Path(scratch, f"{number}-core"), python, uv=given.uv)
             core.install(str(wheel))
             core.smoke("core")
-            for extra in [each for each in given.extra or EXTRAS if each != "none"]:
+            below, chosen = [core], {*(given.extra or EXTRAS)} - {"none"}
+            if chosen - {"sklearn"}:
+                chosen.add("torch")
+            for extra in sorted(chosen, key=EXTRAS.index):
                 print(f"{python}: {extra}", flush=True)
                 folder = Path(scratch, f"{number}-{extra}")
-                environment = new_environment(folder, python, uv=given.uv, below=core)
+                environment = new_environment(folder, python, *below, uv=given.uv)
                 environment.install(f"{wheel}[{extra}]")
                 environment.smoke(extra)
+                if extra == "torch":
+                    below.append(environment)
     print(f"{wheel.name} and {sdist.name} are in dist/")
 
 

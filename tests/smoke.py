@@ -41,7 +41,7 @@ def surefoot(*arguments: str, code: int = 0) -> str:
 
 
 def core() -> None:
-    """The package is complete; predictions are evaluated; a comparison is run and bundled."""
+    """The package is complete; predictions are evaluated; what needs torch says so."""
     import numpy as np
 
     import surefoot as package
@@ -64,14 +64,25 @@ def core() -> None:
     printed = surefoot("evaluate", "test.npz", "--calibration", "calibration.json", "--report", "report")
     assert "NLL" in printed
     assert Path("report/report.html").stat().st_size > 10_000
+    assert "pets" in surefoot("ls", "tasks")
+    assert surefoot("data", "check", "pets", code=0)
+    assert "pip install 'surefoot[torch]'" in surefoot("doctor")
+    Path("tiny.toml").write_text(EXPERIMENT)
+    assert "this needs torch, which is not installed: pip install 'surefoot[torch]'" in surefoot(*RUN, code=2)
+
+
+def torch() -> None:
+    """A comparison is run and bundled."""
+    import numpy as np
+
+    import surefoot as package
+
     Path("tiny.toml").write_text(EXPERIMENT)
     surefoot(*RUN)
     assert Path("runs/experiments/tiny/report.html").is_file()
     _bundle()
     bundle = package.load_bundle("bundle")
     assert bundle.probabilities(np.zeros((2, 3, 32, 32), np.float32)).shape == (2, 26)
-    assert "pets" in surefoot("ls", "tasks")
-    assert surefoot("data", "check", "pets", code=0)
     for extra, command in (("export", ("export", "bundle", "-o", "m.onnx")), ("serve", ("serve", "bundle"))):
         if find_spec("onnx" if extra == "export" else "fastapi") is None:
             assert f"pip install 'surefoot[{extra}]'" in surefoot(*command, code=2)
@@ -142,7 +153,7 @@ def backbones() -> None:
         assert network(torch.zeros(1, 3, 64, 64)).shape == (1, 2)
 
 
-PARTS = {part.__name__: part for part in (core, export, serve, sklearn, ray, backbones)}
+PARTS = {part.__name__: part for part in (core, torch, export, serve, sklearn, ray, backbones)}
 
 
 def main() -> None:

@@ -6,9 +6,13 @@ import os
 import pkgutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-REFUSED = ("torch", "safetensors", "h5py", "fsspec")  # what the package needs for networks alone
+import pytest
+
+from surefoot.errors import TORCH as REFUSED
+
 CORE = ("predictions", "metrics", "calibrators", "evaluation", "streaming", "plots")
 MODULES = (
     *("errors", "intervals", "io", "results", "runtime", "sklearn", "text"),
@@ -26,7 +30,7 @@ def test_predictions_need_no_torch(tmp_path):
     environment["PYTHONPATH"] = os.pathsep.join([str(root), environment.get("PYTHONPATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["modules", "python", "commands"]
+    assert done.stdout.split() == ["modules", "python", "commands", "needs_torch"]
 
 
 def test_no_module_of_the_core_imports_torch_not_even_lazily():
@@ -49,6 +53,17 @@ def test_no_module_of_the_core_imports_torch_not_even_lazily():
     assert not wrong
 
 
+@pytest.mark.skipif(find_spec("torch") is not None, reason="where torch is not installed")
+def test_doctor_says_that_torch_is_missing_and_nothing_is_broken(tmp_path):
+    from tests.cli.command import surefoot
+
+    printed = surefoot("doctor", "--store", tmp_path, "--cache", tmp_path).stdout
+    assert "missing  torch: networks" in printed
+    assert "(no torch, safetensors, h5py, fsspec)\n         -> pip install 'surefoot[torch]'\n" in printed
+    assert "ok       processor: " in printed
+    assert "problem" not in printed
+
+
 class Refuse:
     """Nothing of these packages can be imported."""
 
@@ -63,7 +78,7 @@ def refuse():
 
 def run_all():
     """In the current folder: each part, and its name once it is done."""
-    for part in (modules, python, commands):
+    for part in (modules, python, commands, needs_torch):
         part()
         sys.stdout.write(f"{part.__name__}\n")
 
@@ -148,3 +163,34 @@ def commands():
 
     for words in COMMANDS:
         surefoot(*words.split())
+
+
+NETWORKS = (
+    "run quickstart",
+    "train pets",
+    "tune pets -o tuned.toml",
+    "embed images --network resnet18 -o vectors.parquet",
+    "predict bundle images -o predicted.csv",
+    "export bundle -o exported.pt2",
+)
+
+
+def needs_torch():
+    import surefoot as package
+    from tests.cli.command import surefoot
+
+    sentence = "this needs torch, which is not installed: pip install 'surefoot[torch]'"
+    Path("images").mkdir()
+    Path("bundle").mkdir()
+    Path("bundle/bundle.json").write_text("{}")
+    for words in NETWORKS:
+        said = surefoot(*words.split(), check=2).stderr
+        assert said == f"surefoot: {sentence}\n", f"{words}: {said}"
+    for call in (
+        lambda: package.calibrate(None, None),
+        lambda: package.load_bundle("bundle"),
+        lambda: package.run("quickstart"),
+    ):
+        with pytest.raises(package.InputError) as refused:
+            call()
+        assert str(refused.value) == sentence

@@ -6,7 +6,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import torch
 
 from surefoot import write_predictions
 from surefoot.evaluation.comparison import mean_scores
@@ -56,6 +55,7 @@ def test_every_command_runs(folder):
 
 
 def test_the_python_runs():
+    torch = pytest.importorskip("torch")
     val_loader = [(torch.ones(8, 4), torch.arange(8) % 4)]
     names = {"model": torch.nn.Linear(4, 4), "val_loader": val_loader, "x": torch.ones(1, 4)}
     (code,) = blocks("python")

@@ -213,7 +213,8 @@ def serve(number):
     """Fork for each request, and report when each fork has ended."""
     sys.path[0] = ""
     for name in LOADED:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):  # torch, which is optional
+            importlib.import_module(name)
     # For signals Arrow keeps a pipe, which a training process would close.
     importlib.import_module("pyarrow").enable_signal_handlers(False)
     # torch unregisters its operators at the end of a process, which takes a fork 40 ms.

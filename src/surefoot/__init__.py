@@ -157,7 +157,14 @@ if not TYPE_CHECKING:  # a type checker knows the names above, and no others
         if name not in _HOMES:
             this = import_module("surefoot")  # for "Did you mean" below the traceback
             raise AttributeError(f"module 'surefoot' has no attribute {name!r}", name=name, obj=this)
-        home = import_module(_HOMES[name])
+        try:
+            home = import_module(_HOMES[name])
+        except ModuleNotFoundError as error:
+            from surefoot.errors import missing_torch
+
+            if missing := missing_torch(error):
+                raise missing from None
+            raise
         return home if _HOMES[name] == f"surefoot.{name}" else getattr(home, name)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, Union
 
 import numpy as np
 
-from surefoot.errors import InputError, shown
+from surefoot.errors import InputError, missing_torch, shown
 
 Declared = TypeVar("Declared", bound=Callable[..., Any])
 
@@ -76,6 +76,10 @@ def checked(declared: Declared) -> Declared:
         except InputError as error:
             if isinstance(error.__cause__, InputError | OSError):  # whose words are in the sentence
                 error.__cause__ = None
+            raise
+        except ModuleNotFoundError as error:
+            if missing := missing_torch(error):
+                raise missing from None
             raise
 
     return typing.cast("Declared", call)

@@ -10,6 +10,7 @@ SHORTEST, LONGEST = 3, 100  # letters of a name that known ones are compared wit
 SHOWN = 100  # characters of a value
 REASON = 500  # characters of another library's error
 SENTENCE = 1000  # characters of a message, of which a user's text can be millions
+TORCH = ("torch", "safetensors", "h5py", "fsspec")  # what the extra `torch` brings
 
 
 class InputError(ValueError):
@@ -20,6 +21,17 @@ class InputError(ValueError):
 
     def __init__(self, message: object = "") -> None:
         super().__init__(shortened(str(message), SENTENCE))
+
+
+def missing_torch(error: BaseException) -> InputError | None:
+    """What to install, where the error is that a library of the extra `torch` is not there.
+
+    >>> missing_torch(ModuleNotFoundError("No module named 'torch'", name="torch"))
+    InputError("this needs torch, which is not installed: pip install 'surefoot[torch]'")
+    """
+    if not isinstance(error, ModuleNotFoundError) or error.name not in TORCH:
+        return None
+    return InputError(f"this needs {error.name}, which is not installed: pip install 'surefoot[torch]'")
 
 
 def shortened(text: str, most: int) -> str:

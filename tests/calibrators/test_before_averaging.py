@@ -5,14 +5,12 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from scipy.optimize import minimize_scalar
 
 from surefoot import InputError, LabelKind, Predictions, metrics
 from surefoot.calibrators import calibration_document, calibration_from, fit_calibration
 from surefoot.calibrators.before_averaging import fit_temperature_before_averaging, read
 from surefoot.calibrators.temperature import fit_temperature
-from surefoot.deploy.modules import module_of
 
 NAME = "temperature-before-averaging"
 
@@ -188,8 +186,11 @@ def test_it_survives_its_document_and_its_module():
     fitted = fit_calibration(NAME, Predictions.from_logits(logits, labels))
     document = json.loads(json.dumps(calibration_document(fitted)))
     assert calibration_from(document) == fitted
-    given = torch.from_numpy(logits)
-    torch.testing.assert_close(module_of(fitted)(given), given / fitted.temperature)
     for members in (0, 2.5, True, "7"):
         with pytest.raises(ValueError, match="members is"):
             calibration_from({**document, "members": members})
+    torch = pytest.importorskip("torch")
+    from surefoot.deploy.modules import module_of
+
+    given = torch.from_numpy(logits)
+    torch.testing.assert_close(module_of(fitted)(given), given / fitted.temperature)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
@@ -21,7 +20,6 @@ from surefoot import (
     save_calibration,
 )
 from surefoot.calibrators.budget import BudgetTemperature, fit_budget_temperature
-from surefoot.deploy.modules import module_of
 from surefoot.metrics import nll_unclipped
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -124,10 +122,13 @@ def test_averages_members_and_applies_everywhere():
     expected = val.average().logits / fitted.temperature
     assert np.array_equal(fitted(val).logits, expected)
     assert np.array_equal(fitted.scale(val.average().logits), expected)
-    given = torch.tensor(val.average().logits)
-    np.testing.assert_allclose(module_of(fitted)(given), expected, rtol=1e-6)
     with pytest.raises(InputError, match="4 classes, but the predictions are one_label with 3"):
         fitted(draw_one_label(classes=3))
+    torch = pytest.importorskip("torch")
+    from surefoot.deploy.modules import module_of
+
+    given = torch.tensor(val.average().logits)
+    np.testing.assert_allclose(module_of(fitted)(given), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("budget", [-0.01, math.nan, math.inf])

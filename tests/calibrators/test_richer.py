@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, log_softmax, logit
 from sklearn.calibration import _SigmoidCalibration
@@ -28,7 +27,6 @@ from surefoot.calibrators.pieces import (
     fit_isotonic_calibration,
 )
 from surefoot.calibrators.temperature import fit_temperature
-from surefoot.deploy.modules import log_odds, module_of
 from surefoot.metrics import nll_unclipped
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
@@ -190,11 +188,17 @@ def test_many_values_find_their_piece_as_few_do():
     few = [fitted.shares(part.copy()) for part in np.array_split(values, 400, axis=1)]
     many = fitted.shares(values.copy())
     np.testing.assert_array_equal(many, np.concatenate(few, axis=1))
+    torch = pytest.importorskip("torch")
+    from surefoot.deploy.modules import module_of
+
     module = module_of(fitted, torch.float64).shares(torch.from_numpy(values))
     np.testing.assert_allclose(many, module.numpy(), rtol=1e-12)
 
 
 def test_log_odds_are_those_of_the_module():
+    torch = pytest.importorskip("torch")
+    from surefoot.deploy.modules import log_odds
+
     rng = np.random.default_rng(0)
     logits = rng.normal(0, 4, (500, 4)) * 10.0 ** rng.integers(-2, 4, (500, 1))
     logits[:50, 1] = logits[:50, 0]

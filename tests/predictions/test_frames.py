@@ -7,7 +7,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import torch
 
 from surefoot import InputError, Predictions, read_predictions
 from tests.optional import optional
@@ -123,6 +122,7 @@ def test_an_npz_may_hold_class_names_as_labels(tmp_path):
 
 def test_batches_of_a_generator_and_the_output_of_a_trainer():
     parts = [slice(0, 4), slice(4, 9)]
+    torch = pytest.importorskip("torch")
     batches = ((torch.from_numpy(LOGITS[part]), [TEXT[i] for i in range(9)[part]]) for part in parts)
     assert_same(Predictions.from_batches(batches, class_names=NAMES, groups=GROUPS))
     one = Predictions.from_batches(iter([(np.array([1.0, 2.0]), [0, 1]), (np.array([3.0]), [1])]))

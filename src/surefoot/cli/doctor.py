@@ -17,14 +17,15 @@ import typer
 from surefoot import __version__
 from surefoot.cli.inputs import Cache, StoreFolder
 from surefoot.cli.terminal import echo
-from surefoot.errors import InputError, one_line
+from surefoot.errors import TORCH, InputError, one_line
 from surefoot.io import locked
 from surefoot.text import bytes_text
 
 OK, MISSING, PROBLEM = "ok", "missing", "problem"
 OLDEST = (3, 11)
-LIBRARIES = ("numpy", "scipy", "torch", "pyarrow", "PIL", "matplotlib", "safetensors")
+LIBRARIES = ("numpy", "scipy", "pyarrow", "PIL", "matplotlib")
 EXTRAS = {
+    "torch": (TORCH, "networks: training them, and calibrating, deploying and serving your own"),
     "ray": (("ray",), "training and streaming on a Ray cluster"),
     "export": (("onnx", "onnxscript", "onnxruntime"), "ONNX files ('surefoot export')"),
     "backbones": (("timm", "torchvision"), "networks of timm and torchvision"),
@@ -67,7 +68,7 @@ def findings(store: Path, cache: Path | None) -> Iterator[Finding]:
     from surefoot.images.cache import default_cache
 
     yield _python()
-    yield from (_library(name) for name in LIBRARIES)
+    yield from (_library(name) for name in (*LIBRARIES, *filter(find_spec, TORCH)))
     yield _processor()
     yield from (_extra(name) for name in EXTRAS)
     for what, folder in (("store", store), ("image cache", cache or default_cache())):
@@ -92,14 +93,17 @@ def _library(name: str) -> Finding:
 
 
 def _processor() -> Finding:
-    """What torch computes with."""
+    """What there is to compute with, and what of it torch uses."""
     from surefoot.runtime import usable_cores
 
+    cores = f"{usable_cores()} CPU cores"
+    if find_spec("torch") is None:
+        return Finding("processor", OK, cores)
     try:
         import torch
     except Exception:  # noqa: BLE001 (reported among the libraries)
         return Finding("processor", PROBLEM, "torch cannot be imported", "see torch above")
-    cores = f"{usable_cores()} CPU cores, torch uses {torch.get_num_threads()} at a time"
+    cores += f", torch uses {torch.get_num_threads()} at a time"
     if torch.cuda.is_available():
         gpus = ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
         return Finding("processor", OK, f"{gpus}; {cores}")

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from surefoot import __version__
 from surefoot.cli.terminal import remarks_as_notes
-from surefoot.errors import InputError, described
+from surefoot.errors import InputError, described, missing_torch
 from surefoot.text import sentence
 
 REFUSED, UNEXPECTED, INTERRUPTED, UNREAD = 2, 3, 130, 141  # the last two are a shell's for such ends
@@ -85,6 +85,7 @@ def _failed(error: BaseException) -> int:
 
 def _refusal(error: BaseException) -> str | None:
     """What is wrong with the input or the machine; None for an error that only a traceback explains."""
+    error = missing_torch(error) or error
     if isinstance(error, InputError):
         return str(error)
     if isinstance(error, MemoryError):
