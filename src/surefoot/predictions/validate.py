@@ -313,14 +313,14 @@ def _with_members(scores: Floats) -> Floats:
 
 
 def _as_written(probs: Floats) -> NDArray[np.float64]:
-    """In float64; a float32 that is nearest to a decimal of up to 7 digits is that decimal, as in a .csv.
+    """In float64; a float32 that is nearest to a decimal of up to 4 digits is that decimal, as in a .csv.
 
     Rows of float32 sum to 1 only nearly, so that equal probabilities would no longer tie.
     """
     wide = probs.astype(np.float64)
     if probs.dtype == np.float64:
         return wide
-    short = wide.round(7)
+    short = wide.round(4)
     return np.where(short.astype(probs.dtype) == probs, short, wide)
 
 
