@@ -62,7 +62,9 @@ def run(checkout: Path, arguments: Sequence[str]) -> tuple[float, float]:
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
-def measured(checkouts: Sequence[Path], arguments: Sequence[str], repeats: int) -> Iterator[tuple[float, float]]:
+def measured(
+    checkouts: Sequence[Path], arguments: Sequence[str], repeats: int
+) -> Iterator[tuple[float, float]]:
     """Of each checkout, the least CPU seconds and the highest peak."""
     turns = [[run(checkout, arguments) for checkout in checkouts] for _ in range(repeats)]
     for of_checkout in zip(*turns, strict=True):
@@ -71,10 +73,16 @@ def measured(checkouts: Sequence[Path], arguments: Sequence[str], repeats: int) 
 
 
 def lines(
-    folder: Path, checkouts: Sequence[Path], sizes: Sequence[tuple[int, int]], names: Sequence[str], repeats: int
+    folder: Path,
+    checkouts: Sequence[Path],
+    sizes: Sequence[tuple[int, int]],
+    names: Sequence[str],
+    repeats: int,
 ) -> Iterator[str]:
     """The table, line by line as it is measured; one file of the smallest size loads the modules before."""
-    seconds, peaks = ("CPU s", "peak MiB") if len(checkouts) == 1 else ("CPU s before, now", "peak MiB before, now")
+    seconds, peaks = (
+        ("CPU s", "peak MiB") if len(checkouts) == 1 else ("CPU s before, now", "peak MiB before, now")
+    )
     yield f"| rows x classes | logits of a file, MiB | command | {seconds} | {peaks} |"
     yield "|--:|--:|:--|--:|--:|"
     for rows, classes in sizes:
