@@ -44,6 +44,7 @@ format: .venv/dev ## put the formatting right
 	$(BIN)/ruff check --fix .
 
 benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
+	$(BIN)/python benchmarks/commands.py --out benchmarks/results/commands.md
 	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/peers.py
 

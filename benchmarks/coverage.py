@@ -9,15 +9,20 @@ ensembles as networks whose probabilities are averaged. Rules that are not used 
 import argparse
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.evaluation.bootstrap import Draw
 from surefoot.evaluation.comparison import Difference, RunScore, over_networks, summary
 from surefoot.evaluation.differences import difference
+from surefoot.evaluation.evaluate import evaluate
+from surefoot.evaluation.scores import Score
 from surefoot.intervals import NORMAL, Interval, StandardError, error_within, sign_flip
+from surefoot.metrics import METRICS
+from surefoot.predictions.predictions import Predictions
 
 RESAMPLES = 400
 IMAGES = 40  # in a group, on average
@@ -25,6 +30,11 @@ NOMINAL = 0.95
 TOLERATED = 0.015  # a rule fails if it misses the nominal share by more, and by three simulation errors
 POOL = 20_000  # networks of which ensembles are made
 ENSEMBLE_IMAGES = 150
+CLASSES = 5
+ROWS_OF_TRUTH = 4_000_000
+ROWS_AT_ONCE = 200_000
+SHARE_OF_EVALUATIONS = 8  # one in so many simulations, which take longer
+SCORED = ("nll", "ece", "aurc", "brier", "e99", "label_error")
 
 Array = np.ndarray
 Shape = Callable[[np.random.Generator, int], Array]
@@ -53,10 +63,11 @@ class Row:
     width: float  # the mean over simulations; NaN for a test
     nominal: float = NOMINAL
     used: bool = True
+    simulations: int | None = None  # if other than for most rows
 
     def cell(self, simulations: int) -> str:
         """Percent with the simulation error, the width in parentheses, a star where it fails."""
-        error = math.sqrt(max(self.held * (1 - self.held), 1e-4) / simulations)
+        error = math.sqrt(max(self.held * (1 - self.held), 1e-4) / (self.simulations or simulations))
         fails = abs(self.held - self.nominal) > max(TOLERATED, 3 * error)
         width = "" if math.isnan(self.width) else f" ({self.width:.2f})"
         return f"{100 * self.held:.1f} ±{100 * error:.1f}{width}{'*' * fails}"
@@ -131,6 +142,7 @@ class Tally:
 NEW, THESE, RUNS, BOTH = "New groups", "These groups", "Over runs", "New groups and other networks"
 JACKKNIFE, AS_FIXED = "leave-one-out (jackknife)", "ensemble as fixed"
 FLIPS, ENSEMBLES = "The sign-flip test at 5%", "Ensembles, other networks"
+EVALUATED = "Evaluations, new rows or groups"
 RULES = {
     "bootstrap of groups, widened": NEW,
     "bootstrap of groups, not widened": NEW,
@@ -280,7 +292,66 @@ def ensemble_tallies(
     return tallies
 
 
+def overconfident(rng: np.random.Generator, group_of: Array) -> Predictions:
+    """Logits 1.5 times too large; each group has a temperature and frequencies of classes of its own."""
+    groups = int(group_of[-1]) + 1
+    inverse = np.exp(0.4 * rng.standard_normal((groups, 1)))[group_of]
+    true = (
+        2 * rng.standard_normal((len(group_of), CLASSES)) + rng.standard_normal((groups, CLASSES))[group_of]
+    )
+    labels = (inverse * true + rng.gumbel(size=true.shape)).argmax(axis=1)
+    return Predictions.from_logits(1.5 * true, labels, groups=group_of)
+
+
+def scores(
+    predictions: Predictions, calibration: Calibration | None, resamples: int, seed: int
+) -> dict[str, Score]:
+    """Of the predictions, or what the calibration changes."""
+    result = evaluate(predictions, calibration=calibration, metrics=SCORED, resamples=resamples, seed=seed)
+    return result.sides["familiar"].metrics if calibration is None else result.change["familiar"]
+
+
+def true_values(calibration: Calibration | None, rng: np.random.Generator) -> dict[str, float]:
+    """The means over many samples, each so large that a calibration error has nearly no bias."""
+    parts = []
+    for _ in range(ROWS_OF_TRUTH // ROWS_AT_ONCE):
+        drawn = scores(replace(overconfident(rng, np.arange(ROWS_AT_ONCE)), groups=None), calibration, 0, 0)
+        parts.append([drawn[name].value for name in SCORED])
+    return dict(zip(SCORED, np.mean(parts, axis=0).tolist(), strict=True))
+
+
+def evaluations(simulations: int, rng: np.random.Generator) -> Iterator[Row]:
+    """The intervals of `evaluate`: blocks of rows or groups, and cells of confidence."""
+    simulations //= SHARE_OF_EVALUATIONS
+    fitted = fit_calibration("temperature", overconfident(rng, np.arange(20_000)))
+    truths = {calibration: true_values(calibration, rng) for calibration in (None, fitted)}
+    for groups, most, calibration in (
+        (2_500, 1, None),
+        (20_000, 1, None),
+        (100, 99, None),
+        (2_500, 5, None),
+        (2_500, 1, fitted),
+        (2_500, 5, fitted),
+    ):
+        tallies = {name: Tally() for name in SCORED}
+        for number in range(simulations):
+            predictions = overconfident(rng, np.repeat(np.arange(groups), rng.integers(1, most + 1, groups)))
+            if most == 1:
+                predictions = replace(predictions, groups=None)
+            for name, score in scores(predictions, calibration, RESAMPLES, number).items():
+                tallies[name].add(score.low, score.high, truths[calibration][name])
+        situation = f"{groups:,} rows" if most == 1 else f"{groups:,} groups of 1 to {most} rows"
+        situation += "" if calibration is None else ", change by a temperature"
+        for name, tally in tallies.items():
+            row = tally.row(EVALUATED, situation, METRICS.named(name).title)
+            yield replace(row, simulations=simulations)
+
+
 MEANS = {
+    EVALUATED: "Intervals of `evaluate`: 1,000 blocks of rows or groups are drawn, and confidences are "
+    "joined to 512 cells. Five classes, overconfident; groups differ in difficulty and classes. The truth is "
+    f"the mean of samples of {ROWS_AT_ONCE:,} rows, {ROWS_OF_TRUTH:,} in all. One in {SHARE_OF_EVALUATIONS} "
+    "of the simulations.",
     NEW: "Other groups of the same kind, the same networks.",
     THESE: "Other images of the same groups, the same networks.",
     RUNS: "Other networks of the same recipes, the same images.",
@@ -340,7 +411,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/coverage.md"))
     chosen = parser.parse_args()
-    parts = (differences, independent_networks, flips, ensembles)
+    parts = (differences, independent_networks, flips, ensembles, evaluations)
     rows = [
         row
         for place, part in enumerate(parts)

@@ -26,7 +26,7 @@ from surefoot.calibrators.search import (
 )
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
-from surefoot.predictions.arrays import as_numpy
+from surefoot.predictions.arrays import as_numpy, read_only
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array
@@ -49,7 +49,7 @@ class SingleTemperature(Calibration):
 
     def apply(self, predictions: Predictions) -> Predictions:
         """The logits divided by T."""
-        return predictions.with_logits(self.scale(predictions.logits))
+        return predictions.with_logits(read_only(self.scale(predictions.logits)))
 
     def scale(self, logits: Any) -> Any:
         """Bare logits of one model, as a tensor or an array, divided by T."""

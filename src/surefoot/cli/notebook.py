@@ -4,16 +4,15 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from importlib import import_module
 from typing import Any
 
-from surefoot.cli.progress import Log, watch
-from surefoot.cli.terminal import busy, echo, reading
+from surefoot.cli.terminal import busy, echo, is_animated, notes, reading
 from surefoot.progress import OnEvent, Progress, Tick
 from surefoot.text import visible
 
 SECONDS = 0.5  # between two states of a line
+SECONDS_BETWEEN_LINES = 60  # without a terminal
 
 
 def progress_shown() -> Progress:
@@ -21,13 +20,35 @@ def progress_shown() -> Progress:
     if _in_notebook():
         line = Line()
         return Progress(echo, line.busy, line.bar, line.watch)
-    return Progress(lambda text: echo(text, err=True), busy, reading, partial(watch, log=Log()))
+    return Progress(lambda text: echo(text, err=True), busy, reading, Log().watch)
 
 
 def _in_notebook() -> bool:
     """Whether a Jupyter kernel runs this; IPython in a terminal is a terminal."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return hasattr(shell, "kernel")
+
+
+class Log:
+    """A line per minute where there is no terminal; one log for all tasks of a command."""
+
+    def __init__(self) -> None:
+        self.console = notes()
+        self.last = time.monotonic()
+
+    def write(self, line: str) -> None:
+        """Print the line unless there is a terminal or the last line is less than a minute old."""
+        if not is_animated(self.console) and time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
+            self.last = time.monotonic()
+            self.console.print(visible(line))
+
+    @contextmanager
+    def watch(self, *order: Any, **about: Any) -> Iterator[OnEvent]:
+        """The networks done, the current epoch and loss, and the time left."""
+        from surefoot.cli.progress import watch  # only for training: it is slow to import
+
+        with watch(*order, **about, log=self) as on_event:
+            yield on_event
 
 
 class Line(Log):
@@ -72,7 +93,7 @@ class Line(Log):
     @contextmanager
     def watch(self, *order: Any, **about: Any) -> Iterator[OnEvent]:
         """The networks done, the current epoch and loss, and the time left."""
-        with self.emptied(), watch(*order, **about, log=self) as on_event:
+        with self.emptied(), super().watch(*order, **about) as on_event:
             yield on_event
 
     @contextmanager

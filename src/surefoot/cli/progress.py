@@ -1,7 +1,6 @@
 """Progress of training on the terminal."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from surefoot.cli.notebook import Log
 from surefoot.cli.terminal import echo, is_animated, notes
 from surefoot.report.tables import Table
 from surefoot.text import count_of, number_text, visible
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from surefoot.training.tune import EpochResult, Trial
     from surefoot.workers.jobs import Job, WorkOrder
 
-SECONDS_BETWEEN_LINES = 60  # without a terminal
 FEWEST_SECONDS, FEWEST_EPOCHS = 10, 4  # after the first epoch, before a time left is shown
 
 
@@ -103,20 +102,6 @@ class _Text:
         final = ", final training" if event["phase"] == "final" else ""
         name = _name(self.order.jobs[event["job"]])
         return f"{name}{final}: epoch {event['epoch']} of {event['epochs']}, loss {event['loss']:.4f}"
-
-
-class Log:
-    """A line per minute where there is no terminal; one log for all tasks of a command."""
-
-    def __init__(self) -> None:
-        self.console = notes()
-        self.last = time.monotonic()
-
-    def write(self, line: str) -> None:
-        """Print the line unless there is a terminal or the last line is less than a minute old."""
-        if not is_animated(self.console) and time.monotonic() - self.last >= SECONDS_BETWEEN_LINES:
-            self.last = time.monotonic()
-            self.console.print(visible(line))
 
 
 class _TwoLines(Progress):

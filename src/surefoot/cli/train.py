@@ -235,7 +235,8 @@ def _tune_recipe(
     order: "WorkOrder", base: "Recipe", tried: "Axes | Path", runs: int, workers: int | None, output: Path
 ) -> None:
     """Search among the recipes of a file, or of a grid."""
-    from surefoot.cli.progress import Log, describe_not_worse, search_table, watch
+    from surefoot.cli.notebook import Log
+    from surefoot.cli.progress import describe_not_worse, search_table, watch
     from surefoot.cli.terminal import print_tables
     from surefoot.experiments.search import (
         RecipeSearch,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from surefoot.intervals import NAN
 from surefoot.predictions.novelty import average_ranks
 from surefoot.predictions.outcomes import Array, Index
+from surefoot.predictions.validate import Floats
 
 ANY_CHANGE = 1 / 16  # weight of any change of the outputs; the other detectors are for unfamiliar data
 TOGETHER = "together"  # the result of all detectors
@@ -199,9 +200,11 @@ def mean_change(name: str, reference: Array, current: Array) -> list[Detector]:
 
     The covariance is that of the pooled rows, so it does not depend on which rows are current.
     """
+    if len(reference) + len(current) > MOST_ROWS:
+        return []
     both = np.concatenate([reference, current])
     varies = both.std(axis=0) > LEAST_RANGE
-    if not varies.any() or len(both) > MOST_ROWS:
+    if not varies.any():
         return []
     centred = both[:, varies] - both[:, varies].mean(axis=0)
     covariance = centred.T @ centred / len(centred)
@@ -211,16 +214,18 @@ def mean_change(name: str, reference: Array, current: Array) -> list[Detector]:
     return [Detector(name, columns, Role.ADDED)]
 
 
-def kernel_distance(name: str, reference: Array, current: Array) -> list[Detector]:
+def kernel_distance(name: str, reference: Floats, current: Floats) -> list[Detector]:
     """The maximum mean discrepancy of vectors, with a Gaussian kernel (Gretton et al., JMLR 2012).
 
     Random Fourier features approximate the kernel (Rahimi & Recht 2007); its width is the median distance of
     the pooled rows, so it does not depend on which rows are current.
     """
-    both = np.concatenate([reference, current])
+    if len(reference) + len(current) > MOST_ROWS:
+        return []
+    both = np.concatenate([reference, current], dtype=np.float64)
     spread = both.std(axis=0)
     varies = spread > LEAST_RANGE
-    if not varies.any() or len(both) > MOST_ROWS:
+    if not varies.any():
         return []
     scaled = both[:, varies] / spread[varies]
     # Chosen by their values, not by their place: the statistic must not depend on which rows are current.

@@ -49,6 +49,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.novelty import energy, neighbour_distances
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.validate import Floats
 from surefoot.results import Result
 from surefoot.text import count_of
 
@@ -72,8 +73,8 @@ class Scores:
     known: NDArray[np.bool_]  # which rows have a label
     accuracy: Interval  # NaN without labels
     calibrated: bool
-    vectors: Array  # (n, classes): average logits
-    probs: Array  # (n, classes), not calibrated
+    vectors: Floats  # (n, classes): average logits
+    probs: Array | None  # many labels: (n, classes), not calibrated
     classes: NDArray[np.int64] | None  # the predicted class; None for many labels
     labelled: Reference | None  # one label: the labelled rows
     features: Array | None
@@ -182,7 +183,7 @@ def scores_of(
     if predictions.novelty is not None:
         novelty["novelty"] = predictions.novelty
     known, surplus, accuracy = _against_labels(calibrated)
-    vectors = predictions.average().logits[0].astype(np.float64)
+    vectors = predictions.average().logits[0]
     one_label = predictions.kind is LabelKind.ONE_LABEL
     outcomes = calibrated.outcomes
     labelled = one_label and surplus is not None
@@ -196,7 +197,7 @@ def scores_of(
         accuracy=accuracy,
         calibrated=calibration is not None,
         vectors=vectors,
-        probs=predictions.probs(),
+        probs=None if one_label else predictions.probs(),
         classes=vectors.argmax(axis=1) if one_label else None,
         labelled=Reference(outcomes.confidence, outcomes.correct.astype(float)) if labelled else None,
         features=None if features is None else features.astype(np.float64),
@@ -323,6 +324,8 @@ def _combined(
 
 def _scores_of_many_labels(reference: Scores, current: Scores) -> list[Detector]:
     """One score: the mean rank of the labels' uncertainty and of the energy, where there is one."""
+    assert reference.probs is not None
+    assert current.probs is not None
     detectors = higher("confidence", *label_uncertainty(reference.probs, current.probs))[:1]
     if detectors and _have_energy(reference, current):
         detectors += higher("energy", reference.novelty["energy"], current.novelty["energy"])[:1]
@@ -337,7 +340,7 @@ def _of_features(reference: Scores, current: Scores) -> list[Detector]:
         return []
     features = reference.features, current.features
     detectors = mean_change("features", *features)
-    if reference.classes is None and detectors:
+    if reference.probs is not None and current.probs is not None and detectors:
         most = reference.probs.argmax(axis=1), current.probs.argmax(axis=1)
         groups = None
         if reference.groups is not None and current.groups is not None:
@@ -346,7 +349,7 @@ def _of_features(reference: Scores, current: Scores) -> list[Detector]:
     return detectors
 
 
-def _outputs(reference: Scores, current: Scores) -> list[Array]:
+def _outputs(reference: Scores, current: Scores) -> list[Floats]:
     """Both sides' average logits; the logs of their probabilities, if one side has only these."""
     vectors = [reference.vectors, current.vectors]
     if reference.classes is None or _have_energy(reference, current):

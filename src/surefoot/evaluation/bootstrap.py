@@ -88,12 +88,12 @@ class Bootstrap:
             sums = counts @ of_blocks
             with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is NaN: there are no such decisions
                 values[list(ratios)] = (sums[:, above] / sums[:, below]).T
-        curves: dict[tuple[bool, bool], list[Curve]] = {}
+        curves: dict[int, list[Curve]] = {}
         for index, metric in ranked.items():
-            key = metric.pooled, metric.by_score
-            if key not in curves:
-                curves[key] = [cells.curves(counts) for cells in self._cells(*key)]
-            values[index] = mean_on_curves(metric, curves[key])
+            cells = self._cells(metric.pooled, metric.by_score)
+            if id(cells) not in curves:
+                curves[id(cells)] = [of_block.curves(counts) for of_block in cells]
+            values[index] = mean_on_curves(metric, curves[id(cells)])
         for index, metric in (ratios | ranked).items():
             values[index] = metric.transform.values(values[index])
         for resample, of_resample in enumerate(counts if others else ()):

@@ -75,6 +75,12 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return copy
 
 
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """An array that nobody else has, so that Predictions need no copy of it."""
+    array.flags.writeable = False
+    return array
+
+
 def is_frozen(array: Any) -> bool:
     """Whether neither the array nor anything that it is a view of can be written to."""
     while isinstance(array, np.ndarray):
