@@ -55,7 +55,7 @@ def write_features(spec: Spec, store: Store, context: TaskContext) -> float:
         with torch.inference_mode():
             logits = network.head(features.to(context.device)).float().cpu()
         difference = float(
-            (logits - torch.from_numpy(store.predictions(spec, split).logits[0]).float()).abs().max()
+            (logits - torch.tensor(store.predictions(spec, split).logits[0]).float()).abs().max()
         )
         if not difference <= LARGEST_DIFFERENCE:
             raise InputError(

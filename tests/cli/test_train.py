@@ -225,7 +225,7 @@ def watch(events):
 
 def test_a_log_gets_lines_with_the_time_left_once_it_can_be_known(monkeypatch, capsys):
     """The first epoch ends after 1000 seconds, each other one takes 5: neither the start nor one epoch tells."""
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
+    monkeypatch.setattr("surefoot.cli.notebook.SECONDS_BETWEEN_LINES", 0)
     seconds = iter([0, 1000, 1005, 1010, 1015, 1020, 1025])
     now = [0]
     monkeypatch.setattr(progress, "notes", lambda: Console(stderr=True, width=200, get_time=lambda: now[0]))

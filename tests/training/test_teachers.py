@@ -211,7 +211,7 @@ class Students:
         files = sorted(self.store.folder(spec).glob("weights*.safetensors"))
         weights = {(file.name, name): value for file in files for name, value in load_file(file).items()}
         logits = {split: self.store.predictions(spec, split).logits for split in list(COUNTS)[1:4]}
-        return weights | {split: torch.from_numpy(each) for split, each in logits.items()}
+        return weights | {split: torch.tensor(each) for split, each in logits.items()}
 
     def cached(self):
         return {
