@@ -27,9 +27,9 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.readers import IN_MEMORY
+from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.progress import Progress, Tick, progress_of
-from surefoot.streaming.outcomes import IN_MEMORY
-from surefoot.streaming.workflow import ScannedPredictions
 
 ANYWHERE = (-np.inf, np.inf)
 

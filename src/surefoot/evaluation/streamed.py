@@ -8,18 +8,19 @@ from typing import cast
 import numpy as np
 
 from surefoot.calibrators import Calibration
+from surefoot.calibrators.streamed import Rescaling
 from surefoot.errors import InputError
 from surefoot.evaluation.bootstrap import AT_ONCE, CELLS, curve_of, mean_on_curves
 from surefoot.evaluation.scores import Score, Scored, SetScores, independent_difference
 from surefoot.intervals import NAN, NORMAL, Proportion, centred_interval, few_samples_factor, needs_exact
 from surefoot.metrics import Metric
+from surefoot.metrics.accumulate import Accumulator, Version, accumulate_source, farthest
 from surefoot.metrics.metric import Cells
 from surefoot.predictions.labels import ONE_HOT
 from surefoot.predictions.outcomes import Array, HasOutcomes
+from surefoot.predictions.readers import IN_MEMORY
+from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.progress import Progress, Tick
-from surefoot.streaming.accumulate import Accumulator, Version, accumulate_source, farthest
-from surefoot.streaming.outcomes import IN_MEMORY, Rescaling
-from surefoot.streaming.workflow import ScannedPredictions
 from surefoot.text import count_of
 
 

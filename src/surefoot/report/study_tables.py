@@ -22,8 +22,7 @@ from surefoot.experiments.run import PartStudy, Study
 from surefoot.intervals import LEVEL, quantile_of
 from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.metrics import METRICS
-from surefoot.predictions.outcomes import Array, Index
-from surefoot.predictions.parts import CLIP
+from surefoot.predictions.outcomes import CLIP, Array, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.choice import Choice
 from surefoot.report.comparison import TableContext, comparison_tables, headline_table
