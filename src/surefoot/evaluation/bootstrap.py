@@ -180,9 +180,14 @@ def mean_on_curves(metric: Metric, curves: Sequence[Curve]) -> Array:
         with np.errstate(invalid="ignore", divide="ignore"):
             value = metric.curve(curve) if metric.curve else _of_residuals(metric, curve)
         values.append(np.where(curve.total > 0, value, NAN))
+    return mean_of_defined(np.array(values), axis=0)
+
+
+def mean_of_defined(values: Array, axis: int) -> Array:
+    """The mean of the finite values; NaN where there are none."""
     defined = np.isfinite(values)
-    number = defined.sum(axis=0)
-    total = np.where(defined, values, 0.0).sum(axis=0)
+    number = defined.sum(axis=axis)
+    total = np.where(defined, values, 0.0).sum(axis=axis)
     return np.where(number > 0, total / np.maximum(number, 1), NAN)
 
 

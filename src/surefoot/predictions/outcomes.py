@@ -1,7 +1,7 @@
 """Per-decision outcomes that the metrics read, in float64, and what they add up. Numpy only."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -164,25 +164,6 @@ class Outcomes:
             score_rankings=self.score_rankings,
         )
         return again
-
-    def split_by(self, member_of: Index) -> Iterator["Outcomes"]:
-        """The decisions of each group in turn, where `member_of[row]` is a row's group from 0."""
-        order = np.argsort(member_of[self.row], kind="stable")  # block by block within a group
-        block_of = np.repeat(np.arange(len(self.blocks)), [b.stop - b.start for b in self.blocks])
-        counts = np.bincount(member_of[self.row], minlength=int(member_of.max()) + 1)
-        for chosen in np.split(order, np.cumsum(counts)[:-1]):
-            ends = np.cumsum(np.bincount(block_of[chosen], minlength=len(self.blocks))).tolist()
-            yield Outcomes(
-                log_p_true=self.log_p_true[chosen],
-                squared_error=self.squared_error[chosen],
-                confidence=self.confidence[chosen],
-                correct=self.correct[chosen],
-                entropy=self.entropy[chosen],
-                row=self.row[chosen],
-                blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
-                score=None if self.score is None else self.score[chosen],
-                positive=None if self.positive is None else self.positive[chosen],
-            )
 
     def counted(self, values: Array) -> Array:
         """The values times how often each decision counts."""
