@@ -33,7 +33,7 @@ ENSEMBLE_IMAGES = 150
 CLASSES = 5
 ROWS_OF_TRUTH = 4_000_000
 ROWS_AT_ONCE = 200_000
-SHARE_OF_EVALUATIONS = 8  # one in so many simulations, which take longer
+SHARE_OF_EVALUATIONS = 10  # one in so many simulations, which take longer
 SCORED = ("nll", "ece", "aurc", "brier", "e99", "label_error")
 
 Array = np.ndarray
@@ -325,22 +325,25 @@ def evaluations(simulations: int, rng: np.random.Generator) -> Iterator[Row]:
     simulations //= SHARE_OF_EVALUATIONS
     fitted = fit_calibration("temperature", overconfident(rng, np.arange(20_000)))
     truths = {calibration: true_values(calibration, rng) for calibration in (None, fitted)}
-    for groups, most, calibration in (
-        (2_500, 1, None),
-        (20_000, 1, None),
-        (100, 99, None),
-        (2_500, 5, None),
-        (2_500, 1, fitted),
-        (2_500, 5, fitted),
+    for groups, least, most, calibration in (
+        (2_500, 1, 1, None),
+        (20_000, 1, 1, None),
+        (100, 1, 99, None),
+        (2_500, 4, 4, None),
+        (2_500, 1, 1, fitted),
+        (20_000, 1, 1, fitted),
+        (2_500, 4, 4, fitted),
     ):
         tallies = {name: Tally() for name in SCORED}
         for number in range(simulations):
-            predictions = overconfident(rng, np.repeat(np.arange(groups), rng.integers(1, most + 1, groups)))
+            sizes = rng.integers(least, most, groups, endpoint=True)
+            predictions = overconfident(rng, np.repeat(np.arange(groups), sizes))
             if most == 1:
                 predictions = replace(predictions, groups=None)
             for name, score in scores(predictions, calibration, RESAMPLES, number).items():
                 tallies[name].add(score.low, score.high, truths[calibration][name])
-        situation = f"{groups:,} rows" if most == 1 else f"{groups:,} groups of 1 to {most} rows"
+        rows_each = f"{most}" if least == most else f"{least} to {most}"
+        situation = f"{groups:,} rows" if most == 1 else f"{groups:,} groups of {rows_each} rows"
         situation += "" if calibration is None else ", change by a temperature"
         for name, tally in tallies.items():
             row = tally.row(EVALUATED, situation, METRICS.named(name).title)

@@ -40,7 +40,7 @@ LIMIT = (3.0, 30.0)  # a mutant may take this many times as long as no mutant, p
 
 
 # For each source file in src/surefoot: the tests that should detect a change in it, best ones first.
-# streaming/engines.py is not here: a Ray cluster takes too long to start.
+# predictions/engines.py is not here: a Ray cluster takes too long to start.
 METRICS = ("test_oracles", "test_properties", "test_registered")
 OUTCOMES = ("predictions/test_predictions.py", "metrics/test_oracles.py", "metrics/test_properties.py")
 CALIBRATORS = (
@@ -93,12 +93,11 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "experiments/changes.py": ("evaluation/test_changes.py", "experiments/test_run.py"),
     },
     "streaming": {
-        "streaming/accumulate.py": _in("streaming", STREAMING, first=STREAMED),
-        "streaming/cells.py": _in("streaming", STREAMING),
+        "metrics/accumulate.py": _in("streaming", STREAMING, first=STREAMED),
+        "metrics/cells.py": _in("streaming", STREAMING),
         "evaluation/streamed.py": _in("streaming", STREAMING, first=STREAMED),
-        "streaming/outcomes.py": _in("streaming", STREAMING, first=STREAMED),
-        "streaming/readers.py": _in("streaming", STREAMING, first=["test_batches"]),
-        "streaming/temperature.py": _in("streaming", STREAMING, first=["test_evaluate"]),
+        "predictions/readers.py": _in("streaming", STREAMING, first=["test_batches"]),
+        "calibrators/streamed.py": _in("streaming", STREAMING, first=["test_evaluate"]),
     },
     "predictions": {
         "predictions/columns.py": ("predictions/test_files.py", "streaming/test_batches.py"),

@@ -23,12 +23,12 @@ from surefoot.deploy.thresholds import Guarantee, choose_thresholds
 from surefoot.evaluation.compare import compare
 from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
+from surefoot.metrics.accumulate import Request, accumulate
 from surefoot.predictions.files import read_predictions, write_predictions
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Outcomes
+from surefoot.predictions.readers import Batch, Shape
 from surefoot.report.comparison import TableContext, comparison_tables
-from surefoot.streaming.accumulate import Request, accumulate
-from surefoot.streaming.outcomes import Batch, Shape
 
 Array = np.ndarray
 Work = Callable[[], object]

@@ -13,7 +13,7 @@ import pytest
 
 from surefoot.errors import TORCH as REFUSED
 
-CORE = ("predictions", "metrics", "calibrators", "evaluation", "streaming", "plots")
+CORE = ("predictions", "metrics", "calibrators", "evaluation", "plots")
 MODULES = (
     *("errors", "intervals", "io", "results", "runtime", "sklearn", "text"),
     *("deploy.thresholds", "deploy.sets", "deploy.monitor", "deploy.monitor_text", "deploy.detectors"),

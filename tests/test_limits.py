@@ -9,18 +9,17 @@ from surefoot.calibrators import options, temperature
 from surefoot.deploy import decision, monitor, thresholds
 from surefoot.evaluation import RESAMPLES, bootstrap, compare, comparison, evaluate
 from surefoot.experiments import changes
-from surefoot.metrics import calibration
-from surefoot.predictions import labels, outcomes, parts, validate
+from surefoot.metrics import accumulate, calibration, cells
+from surefoot.predictions import labels, outcomes, validate
 from surefoot.predictions import novelty as scale
 from surefoot.predictions.paths import is_large
-from surefoot.streaming import accumulate, cells
 
 VALUES = {
     "bins of the ECE": (calibration.BINS, 10),
     "resamples of its noise floor": (calibration.FLOOR_RESAMPLES, 200),
     "parts that they are drawn from": (calibration.FLOOR_PARTS, 500),
     "the grid of the smooth ECE": (calibration.SMOOTH_GRID, 2048),
-    "bounds on p in the NLL": (parts.CLIP, (0.001, 0.999)),
+    "bounds on p in the NLL": (outcomes.CLIP, (0.001, 0.999)),
     "decimals of a confidence": (outcomes.DECIMALS, 12),
     "an unknown label": (labels.IGNORE, -100),
     "resamples": (RESAMPLES, 500),

@@ -20,7 +20,6 @@ LEVELS = (
     {"images", "networks", "predictions", "recipes", "results"},
     {"metrics", "store", "tasks"},
     {"calibrators", "training"},
-    {"streaming"},
     {"evaluation", "novelty", "variants"},
     {"workers"},
     {"experiments"},

@@ -52,7 +52,6 @@ API = {
     "experiments": "Experiments",
     "extend": "Extending",
 }
-ELSEWHERE = {"evaluate": "evaluation", "fit_calibration": "calibrators"}  # defined where files are streamed
 EXTENDING = {"Metric", "Calibrator", "Method", "TaskEntry", "Variant", "Calibration", "register"}
 MODULES = {"metrics": "Metrics", "plots": "Plots", "sklearn": "scikit-learn"}
 
@@ -286,7 +285,7 @@ def api_pages() -> Iterator[tuple[str, str]]:
         home = getattr(value, "__module__", None)
         if isinstance(value, ModuleType) or home is None or not (callable(value) or inspect.isclass(value)):
             continue
-        part = ELSEWHERE.get(name, home.split(".")[1])
+        part = home.split(".")[1]
         names["extend" if name in EXTENDING else part if part in API else "predictions"].append(name)
     rows = []
     for part, title in API.items():

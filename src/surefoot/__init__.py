@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         CALIBRATORS,
         Calibration,
         Calibrator,
+        fit_calibration,
         load_calibration,
         save_calibration,
     )
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from surefoot.predictions.files import read_predictions, write_predictions
     from surefoot.predictions.labels import IGNORE, LabelKind
     from surefoot.predictions.predictions import Predictions
-    from surefoot.streaming.workflow import ScannedPredictions, fit_calibration, scan_predictions
+    from surefoot.predictions.scanned import ScannedPredictions, scan_predictions
     from surefoot.tasks import TASKS, TaskEntry
     from surefoot.variants import VARIANTS, Variant
 
@@ -56,7 +57,7 @@ _HOMES = {
     "Method": "surefoot.experiments.methods",
     "Metric": "surefoot.metrics",
     "Predictions": "surefoot.predictions.predictions",
-    "ScannedPredictions": "surefoot.streaming.workflow",
+    "ScannedPredictions": "surefoot.predictions.scanned",
     "Sets": "surefoot.deploy.sets",
     "Study": "surefoot.experiments.run",
     "TASKS": "surefoot.tasks",
@@ -71,7 +72,7 @@ _HOMES = {
     "choose_thresholds": "surefoot.deploy.workflow",
     "compare": "surefoot.experiments.workflow",
     "evaluate": "surefoot.evaluation.evaluate",
-    "fit_calibration": "surefoot.streaming.workflow",
+    "fit_calibration": "surefoot.calibrators",
     "fit_member_temperatures": "surefoot.calibrators.temperature",
     "fit_temperature": "surefoot.calibrators.temperature",
     "load_bundle": "surefoot.deploy.bundle",
@@ -88,7 +89,7 @@ _HOMES = {
     "run": "surefoot.experiments.workflow",
     "save_calibration": "surefoot.calibrators",
     "save_thresholds": "surefoot.deploy.thresholds",
-    "scan_predictions": "surefoot.streaming.workflow",
+    "scan_predictions": "surefoot.predictions.scanned",
     "sklearn": "surefoot.sklearn",  # not in __all__: it needs scikit-learn, an extra
     "write_predictions": "surefoot.predictions.files",
 }

@@ -115,8 +115,9 @@ def centred_interval(
     defined = replicates[np.isfinite(replicates)]
     if not np.isfinite(value) or len(defined) < 2 or not np.isfinite(factor):
         return Interval(value)
-    tail = 100 * (1 - LEVEL) / 2
-    ends = (np.percentile(defined, [tail, 100 - tail]) - defined.mean()) * factor + value
+    tail, last = (1 - LEVEL) / 2, len(defined) - 1
+    percentiles = np.interp([tail * last, (1 - tail) * last], np.arange(last + 1), np.sort(defined))
+    ends = (percentiles - defined.mean()) * factor + value  # `np.percentile` takes eight times as long
     low, high = np.clip(ends, *bounds).round(12)
     return Interval(value, min(float(low), value), max(float(high), value))
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot.evaluation import groups as groups_module
 from surefoot.evaluation.evaluate import evaluate, paired_differences
 from surefoot.intervals import clopper_pearson
 from surefoot.metrics import METRICS, e99_count, ece, error_above_metric, nll
@@ -179,6 +180,36 @@ def test_two_models_on_the_same_samples():
     assert paired_differences(sure, sure, metrics=PAPER, resamples=20)["nll"].high == 0
     with pytest.raises(InputError, match="same rows in the same order"):
         paired_differences(sure, draw_one_label(1000, seed=5))
+
+
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+@pytest.mark.parametrize("at_once", [16, 2**18])
+def test_the_scores_of_a_group_are_those_of_its_rows_alone(monkeypatch, draw, at_once):
+    names = tuple(metric.name for metric in METRICS)
+    monkeypatch.setattr(groups_module, "GROUP_METRICS", names)
+    monkeypatch.setattr(groups_module, "AT_ONCE", at_once)
+    drawn = draw(150, sharpness=4)
+    labels = drawn.labels.copy()
+    labels[::7] = IGNORE
+    group_of = (np.sqrt(np.arange(150)) * 1.5).astype(int)  # from 1 row to 16
+    tied = dataclasses.replace(drawn, logits=drawn.logits.round(), labels=labels, groups=group_of)
+    scores = groups_module.group_scores(tied, METRICS)
+    parts = [tied.take(group_of == group) for group in np.unique(group_of)]
+    parts = [part for part in parts if part.outcomes.total]
+    assert len(scores) == len(parts) > 15
+    for of_group, part in zip(scores, parts, strict=True):
+        assert of_group.group == str(part.groups[0])
+        assert of_group.n == len(np.unique(part.outcomes.row))
+        assert len(of_group.metrics) > 12
+        for name, score in of_group.metrics.items():
+            metric = METRICS.named(name).of_kind(tied.kind)
+            assert score.value == pytest.approx(metric.function(part), rel=1e-12, abs=1e-12, nan_ok=True), (
+                name
+            )
+            count = metric.count(part) if metric.count and metric.numerator else None
+            if count is not None:
+                counted = (score.k, score.n, score.low, score.high)
+                assert counted == pytest.approx((count.k, count.n, count.low, count.high), nan_ok=True)
 
 
 def test_groups_have_values_and_a_worst():

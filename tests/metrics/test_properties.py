@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from surefoot import IGNORE, Predictions, metrics
 from surefoot.intervals import clopper_pearson
 from surefoot.metrics import METRICS
-from tests.conftest import draw_many_labels, draw_one_label
+from tests.conftest import draw_one_label
 
 
 @st.composite
@@ -131,15 +131,6 @@ def test_probabilities_that_are_equal_on_paper_tie():
 def test_debiasing_takes_a_run_of_ties_as_one_bin():
     tied = Predictions.from_probs(np.tile([0.9, 0.1], (1000, 1)), [0] * 850 + [1] * 150)
     assert metrics.debiased_l2(tied) == pytest.approx(math.sqrt(0.05**2 - 0.85 * 0.15 / 999))
-
-
-def test_splitting_by_group_is_taking_each_group():
-    for predictions in (draw_one_label(60), draw_many_labels(60)):
-        member_of = np.arange(60) % 7
-        for group, part in enumerate(predictions.outcomes.split_by(member_of)):
-            alone = predictions.take(member_of == group)
-            for metric in METRICS[:10]:
-                assert same(metric.function(part), metric.function(alone)), metric.name
 
 
 def test_e99_is_undefined_not_zero_when_nothing_is_sure():

@@ -18,7 +18,7 @@ import pytest
 from surefoot import InputError, Predictions, read_predictions, scan_predictions, write_predictions
 from surefoot.io import read_json, read_toml
 from surefoot.predictions import memory
-from surefoot.streaming.readers import parts_of
+from surefoot.predictions.readers import parts_of
 from tests import warm
 
 LOGITS = np.random.default_rng(0).normal(size=(20, 3))

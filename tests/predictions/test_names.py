@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from surefoot import InputError, Predictions, read_predictions, write_predictions
 from surefoot.calibrators import fit_calibration
 from surefoot.evaluation.evaluate import evaluate
-from surefoot.streaming.readers import batches, parts_of, shape_of
+from surefoot.predictions.readers import batches, parts_of, shape_of
 from surefoot.text import from_spreadsheet, spreadsheet_text, visible
 
 NASTY = [

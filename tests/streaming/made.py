@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from surefoot.metrics.accumulate import Request, accumulate
+from surefoot.metrics.cells import Grid, Histogram
 from surefoot.predictions.outcomes import ONE, Outcomes
-from surefoot.streaming.accumulate import Request, accumulate
-from surefoot.streaming.cells import Grid, Histogram
-from surefoot.streaming.outcomes import Batch, Shape
+from surefoot.predictions.readers import Batch, Shape
 
 
 def outcomes_of(confidence, correct):

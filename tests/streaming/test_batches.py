@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from surefoot import IGNORE, InputError, Predictions, read_predictions, write_predictions
+from surefoot.predictions import readers as reading
 from surefoot.predictions.paths import files_named, is_large
-from surefoot.streaming import readers as reading
-from surefoot.streaming.readers import batches, parts_of, shape_of
+from surefoot.predictions.readers import batches, parts_of, shape_of
 from tests.conftest import draw_many_labels, draw_one_label
 
 NAMES = ["cat", "dog", "7", "a.b"]
@@ -216,9 +216,9 @@ def test_parts_are_row_groups_and_hold_every_row(tmp_path, monkeypatch):
     pq.write_table(table, tmp_path / "p.parquet", row_group_size=100)
     size = pq.read_metadata(tmp_path / "p.parquet").row_group(0).total_byte_size
     assert [part.rows for part in parts_of([tmp_path / "p.parquet"])] == [1000]  # few bytes are one part
-    monkeypatch.setattr("surefoot.streaming.readers.PART_BYTES", int(2.5 * size))
+    monkeypatch.setattr("surefoot.predictions.readers.PART_BYTES", int(2.5 * size))
     parts = parts_of([tmp_path / "p.parquet"])
-    monkeypatch.setattr("surefoot.streaming.readers.MOST_PARTS", 2)
+    monkeypatch.setattr("surefoot.predictions.readers.MOST_PARTS", 2)
     assert [part.rows for part in parts_of([tmp_path / "p.parquet"])] == [500, 500]
     assert [(part.groups, part.first, part.rows) for part in parts] == [
         ((0, 1, 2), 0, 300),

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.metrics import METRICS, ece
+from surefoot.metrics import cells as cells_module
+from surefoot.metrics.accumulate import Version, farthest
 from surefoot.metrics.calibration import ece_of, ece_range
+from surefoot.metrics.cells import Grid
 from surefoot.metrics.metric import Cells
 from surefoot.metrics.selective import aurc_of
 from surefoot.predictions.outcomes import Curve
-from surefoot.streaming import cells as cells_module
-from surefoot.streaming.accumulate import Version, farthest
-from surefoot.streaming.cells import Grid
 from tests.conftest import draw_many_labels
 from tests.streaming.made import accumulated, histogram_of, outcomes_of
 

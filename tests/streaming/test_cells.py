@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surefoot.metrics.cells import Grid
 from surefoot.predictions.outcomes import ONE
-from surefoot.streaming.cells import Grid
 from tests.streaming.made import histogram_of
 
 DOUBTS = st.one_of(st.integers(0, ONE), st.integers(0, 2**20), st.integers(ONE // 2 - 50, ONE // 2 + 50))

@@ -15,13 +15,13 @@ from surefoot import (
     scan_predictions,
     write_predictions,
 )
+from surefoot.calibrators import streamed as temperature
+from surefoot.calibrators.streamed import Rescaling
 from surefoot.metrics import METRICS
+from surefoot.predictions import engines as local
+from surefoot.predictions import readers as reading
 from surefoot.predictions.predictions import concatenated
 from surefoot.progress import Progress
-from surefoot.streaming import engines as local
-from surefoot.streaming import readers as reading
-from surefoot.streaming import temperature
-from surefoot.streaming.outcomes import Rescaling
 from tests.conftest import draw_many_labels, draw_one_label
 
 EXACT = ("nll", "nll_unclipped", "brier", "brier_true_class", "entropy", "signed_ece", "smooth_ece", "e99")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError, Predictions, evaluate, fit_member_temperatures, fit_temperature
+from surefoot.calibrators.streamed import Rescaling
 from surefoot.evaluation.evaluate import evaluation_of
 from surefoot.evaluation.streamed import scored_accumulators
 from surefoot.metrics import METRICS, error_above_metric
-from surefoot.streaming.outcomes import Rescaling
 from tests.conftest import draw_many_labels, draw_one_label
 from tests.streaming.made import accumulated
 

@@ -27,6 +27,7 @@ from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
 from surefoot.predictions.classes import class_names_from
+from surefoot.progress import Progress, progress_of
 from surefoot.registry import Registry
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from surefoot.predictions.outcomes import Array, Bools
     from surefoot.predictions.predictions import Predictions
+    from surefoot.predictions.scanned import ScannedPredictions
 
 FORMAT = 1
 LOGITS_HELD_OUT = 2**20  # above, the effect on rows left out is not computed: the fit has enough rows
@@ -163,28 +165,55 @@ CALIBRATORS: Registry[Calibrator] = Registry("method", (
 # fmt: on
 
 
+@checked
 def fit_calibration(
     name: str,
-    val: "Predictions",
+    val: "Predictions | ScannedPredictions",
     *,
     weights: "ArrayLike | str | None" = None,
     force: bool = False,
+    progress: bool | Progress = False,
     **options: Any,
 ) -> Calibration:
-    """Fit the named calibrator on `val`; `surefoot.fit_calibration` says more, and also streams."""
-    calibrator = CALIBRATORS.named(name)
-    given = [*options, *(() if weights is None else ("weights",))]
-    refuse_unknown(f"option of method {name}:", given, calibrator.option_names)
-    if weights is not None:
-        from surefoot.calibrators.temperature import weighted_rows
+    """Fit the named calibrator on `val`, in memory or scanned, with its effect on `val` as evidence.
 
-        of_rows = _column_of_weights(val, weights) if isinstance(weights, str) else weights
-        val, options["weights"] = weighted_rows(val, of_rows)
-    if force:
-        fitted = _with_effect(calibrator.fitted(val, **options), val)
-    else:
-        fitted = cautious_fit(calibrator, val, **options)
-    return replace(fitted, evidence=_with_held_out(calibrator, fitted, val, options))
+    `weights` are those of the rows, or the name of the column that has them. Options are those of the
+    calibrator: for "budget" the `budget`, a number or "surplus", and for "surplus" the `reference`, the plain
+    model's predictions of the same rows; for "vector", "matrix" and "dirichlet" the `regularisation`, chosen
+    by cross-validation by default; for "histogram" the number of `bins`.
+
+    A T whose interval spans orders of magnitude is declined, and T = 1 used instead, unless `force`.
+    `progress` shows a bar.
+
+    >>> from surefoot import Predictions
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> calibration = fit_calibration("temperature", val)
+    >>> calibration.lines()
+    ['T = 1.8205 (95% interval 1.357 to 2.4423), n = 200']
+    >>> calibration(val).probs()[0].round(4)
+    array([0.75, 0.25])
+    """
+    from surefoot.predictions.scanned import ScannedPredictions
+
+    given = [*options, *(() if weights is None else ("weights",))]
+    calibrator = CALIBRATORS.named(name)
+    refuse_unknown(f"option of method {name}:", given, calibrator.option_names)
+    shown = progress_of(progress)
+    if isinstance(val, ScannedPredictions):
+        from surefoot.calibrators.streamed import fit_files
+
+        return fit_files(name, val, given, force=force, shown=shown)
+    with shown.busy("fitting"):
+        if weights is not None:
+            from surefoot.calibrators.temperature import weighted_rows
+
+            of_rows = _column_of_weights(val, weights) if isinstance(weights, str) else weights
+            val, options["weights"] = weighted_rows(val, of_rows)
+        if force:
+            fitted = _with_effect(calibrator.fitted(val, **options), val)
+        else:
+            fitted = cautious_fit(calibrator, val, **options)
+        return replace(fitted, evidence=_with_held_out(calibrator, fitted, val, options))
 
 
 def cautious_fit(calibrator: Calibrator, val: "Predictions", **options: Any) -> Calibration:

@@ -106,8 +106,8 @@ def calibrate(
             f"the calibration is JSON, and {output} is a file name for predictions; allowed: another ending"
         )
     refuse_wrong_outputs([*files, *reference_files], [output])
+    from surefoot.calibrators import fit_calibration
     from surefoot.cli.notebook import progress_shown
-    from surefoot.streaming.workflow import fit_calibration
 
     streamed = is_streamed({"val": files}, stream, engine, {"--group-by": group_by, "--weights": weights})
     predictions = read_or_scan(val, group_by, streamed, engine, address, workers)

@@ -18,8 +18,8 @@ from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwr
 
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
+    from surefoot.predictions.scanned import ScannedPredictions
     from surefoot.store.store import Store
-    from surefoot.streaming.workflow import ScannedPredictions
 
 StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
 GroupBy = Annotated[
@@ -176,7 +176,7 @@ def read_or_scan(
     workers: int | None,
 ) -> "Predictions | ScannedPredictions":
     """The rows of files in memory, or the files to be streamed."""
-    from surefoot.streaming.workflow import scan_predictions
+    from surefoot.predictions.scanned import scan_predictions
 
     if streamed:
         return scan_predictions(path, workers=workers, engine=engine, address=address)

@@ -88,12 +88,12 @@ class Bootstrap:
             sums = counts @ of_blocks
             with np.errstate(invalid="ignore", divide="ignore"):  # 0 / 0 is NaN: there are no such decisions
                 values[list(ratios)] = (sums[:, above] / sums[:, below]).T
-        curves: dict[int, list[Curve]] = {}
+        drawn: dict[int, list[Drawn]] = {}
         for index, metric in ranked.items():
             cells = self._cells(metric.pooled, metric.by_score)
-            if id(cells) not in curves:
-                curves[id(cells)] = [of_block.curves(counts) for of_block in cells]
-            values[index] = mean_on_curves(metric, curves[id(cells)])
+            if id(cells) not in drawn:
+                drawn[id(cells)] = [of_block.drawn(counts) for of_block in cells]
+            values[index] = mean_of_blocks(metric, drawn[id(cells)])
         for index, metric in (ratios | ranked).items():
             values[index] = metric.transform.values(values[index])
         for resample, of_resample in enumerate(counts if others else ()):
@@ -173,31 +173,51 @@ class Bootstrap:
         ]
 
 
-def mean_on_curves(metric: Metric, curves: Sequence[Curve]) -> Array:
-    """The metric in each resample, a row of each curve: the mean over the curves that have any decision."""
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What is in each cell in each resample, (resamples, cells), and each cell's mean confidence."""
+
+    number: Array
+    wrong: Array
+    confidence: Array
+
+    @cached_property
+    def curve(self) -> Curve:
+        """Of every resample."""
+        return Curve(*map(_running_sum, (self.number, self.wrong, self.number * self.confidence)))
+
+    def residuals(self) -> Array:
+        """Correct less confident, on a grid of confidence (resamples, GRID)."""
+        residual = self.number * (1 - self.confidence) - self.wrong
+        place, right = place_on_grid(self.confidence, GRID)
+        spread = np.zeros((len(residual), GRID))
+        first = np.flatnonzero(np.diff(place, prepend=-1))  # cells are in the order of their confidence
+        spread[:, place[first]] = np.add.reduceat(residual * (1 - right), first, axis=1)
+        spread[:, place[first] + 1] += np.add.reduceat(residual * right, first, axis=1)
+        return spread
+
+
+def mean_of_blocks(metric: Metric, drawn: Sequence[Drawn]) -> Array:
+    """A metric of ranked decisions in each resample: the mean over the blocks that have any decision."""
     values = []
-    for curve in curves:
+    for of_block in drawn:
         with np.errstate(invalid="ignore", divide="ignore"):
-            value = metric.curve(curve) if metric.curve else _of_residuals(metric, curve)
-        values.append(np.where(curve.total > 0, value, NAN))
+            total = of_block.curve.total
+            if metric.curve:
+                value = metric.curve(of_block.curve)
+            else:
+                assert metric.of_residuals is not None
+                value = metric.of_residuals(of_block.residuals(), total)
+        values.append(np.where(total > 0, value, NAN))
+    return mean_of_defined(np.array(values), axis=0)
+
+
+def mean_of_defined(values: Array, axis: int) -> Array:
+    """The mean of the finite values; NaN where there are none."""
     defined = np.isfinite(values)
-    number = defined.sum(axis=0)
-    total = np.where(defined, values, 0.0).sum(axis=0)
+    number = defined.sum(axis=axis)
+    total = np.where(defined, values, 0.0).sum(axis=axis)
     return np.where(number > 0, total / np.maximum(number, 1), NAN)
-
-
-def _of_residuals(metric: Metric, curve: Curve) -> Array:
-    """A metric of residuals, correct less confident, which are spread on a grid of confidence."""
-    assert metric.of_residuals is not None
-    number = np.diff(curve.mass)
-    confidence = np.diff(curve.confidence)
-    residual = number - np.diff(curve.errors) - confidence
-    with np.errstate(invalid="ignore"):
-        mean = np.nanmax(np.where(number > 0, confidence / number, 0.0), axis=0)  # the same in all resamples
-    cell, right = place_on_grid(mean, GRID)
-    spread = np.zeros((len(cell), GRID))
-    spread[np.arange(len(cell)), cell], spread[np.arange(len(cell)), cell + 1] = 1 - right, right
-    return metric.of_residuals(residual @ spread, curve.total)
 
 
 class _Cells:
@@ -220,16 +240,11 @@ class _Cells:
     def _counted(place: Index, shape: tuple[int, int]) -> Floats32:
         return np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float32)
 
-    def curves(self, counts: Array) -> Curve:
-        """The curve of every resample; a decision's confidence is the mean of its cell."""
-        drawn = counts.astype(np.float32)
-        number, wrong = ((drawn @ of_blocks).astype(np.float64) for of_blocks in (self.number, self.wrong))
-        return curve_of(number, wrong, self.confidence)
-
-
-def curve_of(number: Array, wrong: Array, confidence: Array) -> Curve:
-    """The curves (resamples, cells + 1) from what is in each cell."""
-    return Curve(*(_running_sum(values) for values in (number, wrong, number * confidence)))
+    def drawn(self, counts: Array) -> Drawn:
+        """Of every resample; a decision's confidence is the mean of its cell."""
+        times = counts.astype(np.float32)
+        number, wrong = ((times @ of_blocks).astype(np.float64) for of_blocks in (self.number, self.wrong))
+        return Drawn(number, wrong, self.confidence)
 
 
 def _running_sum(values: Array) -> Array:

@@ -10,11 +10,10 @@ from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Bootstrap, Draw
+from surefoot.evaluation.groups import group_scores
 from surefoot.evaluation.scores import (
-    GROUP_METRICS,
     SIDES,
     Evaluation,
-    GroupScores,
     Score,
     Scored,
     SetScores,
@@ -27,9 +26,9 @@ from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.readers import IN_MEMORY
+from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.progress import Progress, Tick, progress_of
-from surefoot.streaming.outcomes import IN_MEMORY
-from surefoot.streaming.workflow import ScannedPredictions
 
 ANYWHERE = (-np.inf, np.inf)
 
@@ -216,7 +215,7 @@ def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) 
         kind=predictions.kind,
         independent=independent,
         metrics={metric.name: _score(metric, predictions, drawn, factor) for metric, drawn in pairs},
-        groups=_group_scores(predictions, metrics),
+        groups=group_scores(predictions, metrics),
     )
 
 
@@ -231,24 +230,3 @@ def _score(metric: Metric, predictions: Predictions, drawn: Array, factor: float
     # Decisions of one row or group are not independent: take the wider end of the two intervals.
     low, high = min(count.low, interval.low), max(count.high, interval.high)
     return Score(count.value, low, high, count.k, count.n)
-
-
-def _group_scores(predictions: Predictions, metrics: Sequence[Metric]) -> tuple[GroupScores, ...]:
-    """Some metrics of each group by itself; proportions with their exact intervals."""
-    if predictions.groups is None:
-        return ()
-    names, member_of = np.unique(predictions.groups, return_inverse=True)
-    selected = [metric for metric in metrics if metric.name in GROUP_METRICS]
-    result = []
-    for name, outcomes in zip(names, predictions.outcomes.split_by(member_of), strict=True):
-        if not outcomes.total:
-            continue
-        scores = {}
-        for metric in selected:
-            count = metric.count(outcomes) if metric.count else None
-            if count is None:
-                scores[metric.name] = Score(metric.function(outcomes))
-            else:
-                scores[metric.name] = Score(count.value, count.low, count.high, count.k, count.n)
-        result.append(GroupScores(str(name), len(np.unique(outcomes.row)), scores))
-    return tuple(result)

@@ -8,18 +8,19 @@ from typing import cast
 import numpy as np
 
 from surefoot.calibrators import Calibration
+from surefoot.calibrators.streamed import Rescaling
 from surefoot.errors import InputError
-from surefoot.evaluation.bootstrap import AT_ONCE, CELLS, curve_of, mean_on_curves
+from surefoot.evaluation.bootstrap import AT_ONCE, CELLS, Drawn, mean_of_blocks
 from surefoot.evaluation.scores import Score, Scored, SetScores, independent_difference
 from surefoot.intervals import NAN, NORMAL, Proportion, centred_interval, few_samples_factor, needs_exact
 from surefoot.metrics import Metric
+from surefoot.metrics.accumulate import Accumulator, Version, accumulate_source, farthest
 from surefoot.metrics.metric import Cells
 from surefoot.predictions.labels import ONE_HOT
 from surefoot.predictions.outcomes import Array, HasOutcomes
+from surefoot.predictions.readers import IN_MEMORY
+from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.progress import Progress, Tick
-from surefoot.streaming.accumulate import Accumulator, Version, accumulate_source, farthest
-from surefoot.streaming.outcomes import IN_MEMORY, Rescaling
-from surefoot.streaming.workflow import ScannedPredictions
 from surefoot.text import count_of
 
 
@@ -136,11 +137,11 @@ def replicates(
         right, missed = np.split(
             rng.multinomial(int(count.sum()), share, size=size).astype(np.float64), 2, axis=1
         )
-        curves = [curve_of(right + missed, missed, confidence / count)]
-        values.append(np.stack([m.transform.values(mean_on_curves(m, curves)) for m in metrics]))
+        drawn = [Drawn(right + missed, missed, confidence / count)]
+        values.append(np.stack([m.transform.values(mean_of_blocks(m, drawn)) for m in metrics]))
         tick(size)
-    drawn = np.concatenate(values, axis=1)
-    return {metric.name: of_metric for metric, of_metric in zip(metrics, drawn, strict=True)}
+    every = np.concatenate(values, axis=1)
+    return {metric.name: of_metric for metric, of_metric in zip(metrics, every, strict=True)}
 
 
 def _ratio_score(version: Version, metric: Metric) -> Score:

@@ -133,7 +133,7 @@ class Trial:
         """A trained network's."""
         from surefoot.calibrators.temperature import fit_temperature
         from surefoot.metrics import label_error, nll_unclipped
-        from surefoot.predictions.parts import loss
+        from surefoot.predictions.outcomes import loss
 
         fitted = fit_temperature(predictions)
         scaled = fitted(predictions)

@@ -57,7 +57,7 @@ from surefoot.metrics.selective import (
     risk_of,
     streamed_precision_error,
 )
-from surefoot.predictions.parts import (
+from surefoot.predictions.outcomes import (
     SURE,
     clipped_loss,
     entropy_of,

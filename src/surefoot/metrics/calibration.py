@@ -238,7 +238,7 @@ def ece_range(cells: Cells, _curve: OfCurve) -> Range:
     """The least and the largest ECE that decisions in these cells can have.
 
     ECE over ten bins is (1/n) sum |D(m_(i+1)) - D(m_i)| with D = C - (m - E), the nine inner D each
-    within an interval (`streaming/cells.py`). The sum is convex, so its maximum is at a corner (dynamic
+    within an interval (`metrics/cells.py`). The sum is convex, so its maximum is at a corner (dynamic
     programming); the minimum keeps D constant as long as the next interval allows.
     """
     total = float(cells.count.sum())

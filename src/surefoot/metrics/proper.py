@@ -3,8 +3,15 @@
 import numpy as np
 
 from surefoot.arguments import checked
-from surefoot.predictions.outcomes import Array, HasOutcomes, Outcomes
-from surefoot.predictions.parts import clipped_loss, entropy_of, loss, squared_error
+from surefoot.predictions.outcomes import (
+    Array,
+    HasOutcomes,
+    Outcomes,
+    clipped_loss,
+    entropy_of,
+    loss,
+    squared_error,
+)
 
 
 @checked

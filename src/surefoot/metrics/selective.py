@@ -8,8 +8,16 @@ from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean, curves_mean
-from surefoot.predictions.outcomes import Array, Curve, HasOutcomes, Ranked
-from surefoot.predictions.parts import SURE, is_above, is_wrong_above, wrong
+from surefoot.predictions.outcomes import (
+    SURE,
+    Array,
+    Curve,
+    HasOutcomes,
+    Ranked,
+    is_above,
+    is_wrong_above,
+    wrong,
+)
 
 LARGEST_TABLE = 2**22
 FIRST_HARMONICS = np.append(0.0, np.cumsum(1 / np.arange(1, 32)))

@@ -15,8 +15,7 @@ from surefoot.intervals import binomial_quantile, clopper_pearson
 from surefoot.metrics import e99_count, nll
 from surefoot.metrics.calibration import binned_whole
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.outcomes import Curve, Outcomes, Ranking
-from surefoot.predictions.parts import CLIP
+from surefoot.predictions.outcomes import CLIP, Curve, Outcomes, Ranking
 from surefoot.predictions.predictions import Predictions
 
 Numbers = tuple[float, ...]

@@ -1,6 +1,7 @@
-"""Per-decision outcomes that the metrics read, in float64. Numpy only."""
+"""Per-decision outcomes that the metrics read, in float64, and what they add up. Numpy only."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -164,25 +165,6 @@ class Outcomes:
         )
         return again
 
-    def split_by(self, member_of: Index) -> Iterator["Outcomes"]:
-        """The decisions of each group in turn, where `member_of[row]` is a row's group from 0."""
-        order = np.argsort(member_of[self.row], kind="stable")  # block by block within a group
-        block_of = np.repeat(np.arange(len(self.blocks)), [b.stop - b.start for b in self.blocks])
-        counts = np.bincount(member_of[self.row], minlength=int(member_of.max()) + 1)
-        for chosen in np.split(order, np.cumsum(counts)[:-1]):
-            ends = np.cumsum(np.bincount(block_of[chosen], minlength=len(self.blocks))).tolist()
-            yield Outcomes(
-                log_p_true=self.log_p_true[chosen],
-                squared_error=self.squared_error[chosen],
-                confidence=self.confidence[chosen],
-                correct=self.correct[chosen],
-                entropy=self.entropy[chosen],
-                row=self.row[chosen],
-                blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
-                score=None if self.score is None else self.score[chosen],
-                positive=None if self.positive is None else self.positive[chosen],
-            )
-
     def counted(self, values: Array) -> Array:
         """The values times how often each decision counts."""
         return values if self.weight is None else values * self.weight
@@ -254,3 +236,44 @@ class Ranked(Protocol):
 
     @property
     def outcomes(self) -> Curves: ...
+
+
+CLIP = (0.001, 0.999)  # the paper's bounds on p(true), so that one confident mistake is not everything
+LOG_CLIP = (math.log(CLIP[0]), math.log(CLIP[1]))
+SURE = 0.99  # the paper's threshold of E99
+
+
+def loss(decisions: Outcomes) -> Array:
+    """-log p(true)."""
+    return -decisions.log_p_true
+
+
+def clipped_loss(decisions: Outcomes) -> Array:
+    """-log p(true), with p(true) clipped."""
+    clipped: Array = decisions.log_p_true.clip(*LOG_CLIP)
+    return -clipped
+
+
+def squared_error(decisions: Outcomes) -> Array:
+    """Mean over classes of (p - onehot)^2."""
+    return decisions.squared_error
+
+
+def entropy_of(decisions: Outcomes) -> Array:
+    """-sum p log p."""
+    return decisions.entropy
+
+
+def wrong(decisions: Outcomes) -> Bools:
+    """Whether the predicted class is not the label."""
+    return ~decisions.correct
+
+
+def is_above(decisions: Outcomes, threshold: float) -> Bools:
+    """Whether the confidence is above the threshold."""
+    return decisions.confidence > threshold
+
+
+def is_wrong_above(decisions: Outcomes, threshold: float) -> Bools:
+    """Whether it is, and the predicted class is not the label."""
+    return is_above(decisions, threshold) & ~decisions.correct

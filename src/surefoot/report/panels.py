@@ -27,7 +27,7 @@ from surefoot.plots.curves import (
     reliability,
     runs_on,
 )
-from surefoot.predictions.parts import CLIP
+from surefoot.predictions.outcomes import CLIP
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import (
     COLOURS,

@@ -22,8 +22,7 @@ from surefoot.experiments.run import PartStudy, Study
 from surefoot.intervals import LEVEL, quantile_of
 from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.metrics import METRICS
-from surefoot.predictions.outcomes import Array, Index
-from surefoot.predictions.parts import CLIP
+from surefoot.predictions.outcomes import Array, Index, clipped_loss
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.choice import Choice
 from surefoot.report.comparison import TableContext, comparison_tables, headline_table
@@ -127,13 +126,14 @@ def subgroups(part: PartStudy, recommended: str | None) -> Subgroups | None:
 def _group_scores(predictions: Predictions) -> list[GroupScores]:
     """The scores of each subgroup; proportions have exact intervals, the clipped NLL has Student's."""
     assert predictions.groups is not None
-    member_of = np.unique(predictions.groups, return_inverse=True)[1]
-    outcomes = [part for part in predictions.outcomes.split_by(member_of) if part.total]
+    row, losses = predictions.outcomes.row, clipped_loss(predictions.outcomes)
+    group_of = np.unique(predictions.groups[row], return_inverse=True)[1]
+    parts = np.split(np.argsort(group_of, kind="stable"), np.cumsum(np.bincount(group_of))[:-1])
     counted = [METRICS.named(name) for name in GROUP_METRICS[1:]]
     groups = evaluate(predictions, metrics=counted, resamples=0).sides["familiar"].groups
     result = []
-    for group, part in zip(groups, outcomes, strict=True):
-        nll = mean_score(-np.clip(part.log_p_true, *np.log(CLIP)), part.row)
+    for group, part in zip(groups, parts, strict=True):
+        nll = mean_score(losses[part], row[part])
         result.append(GroupScores(group.group, group.n, {"nll": nll, **group.metrics}))
     return result
 

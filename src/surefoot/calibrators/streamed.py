@@ -5,15 +5,16 @@ error after a step of Halley's method is about the cube of the step.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import count
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from surefoot.calibrators import Evidence
+from surefoot.calibrators.calibration import Calibration, Evidence
 from surefoot.calibrators.search import (
     LOOSE,
     Rows,
@@ -34,22 +35,43 @@ from surefoot.calibrators.temperature import (
 )
 from surefoot.errors import InputError
 from surefoot.metrics import METRICS
+from surefoot.metrics.accumulate import accumulate_source
+from surefoot.predictions.classes import Order
+from surefoot.predictions.engines import Engine
+from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import average, extremes_of
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.readers import IN_MEMORY, Batch, Part, Shape, batches, labelled
+from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.predictions.zeros import raise_zeros, stand_in, zeros_and_smallest
-from surefoot.progress import Watch
+from surefoot.progress import Progress, Watch
 from surefoot.runtime import in_parallel
-from surefoot.streaming.accumulate import accumulate_source
-from surefoot.streaming.engines import Engine
-from surefoot.streaming.outcomes import IN_MEMORY, Batch, Rescaling, Shape, labelled
-from surefoot.streaming.readers import Part, batches
-from surefoot.streaming.workflow import ScannedPredictions
 
 METHODS = ("temperature", "softening")
 PILOT_NUMBERS = 2**22  # logits that the first fit is made on,
 PILOT_ROWS = 2**17  # or so many rows: they give T to less than a percent, which one more step makes exact
 PILOT_PARTS = 32
 FEWEST_OF_BATCH = 64  # rows, about, of which the size of the logits is the mean
+
+
+@dataclass(frozen=True, eq=False)
+class Rescaling:
+    """A calibration that needs nothing but a row's logits."""
+
+    calibration: Calibration
+    order: Order  # of the classes, as the calibration's `check` returned it
+
+    @staticmethod
+    def of(calibration: Calibration, shape: Shape) -> "Rescaling":
+        """Of rows of that shape."""
+        if calibration.needs_novelty:
+            raise InputError(f"a {calibration.kind} calibration cannot be streamed; allowed: {IN_MEMORY}")
+        return Rescaling(calibration, calibration.check(shape))
+
+    def __call__(self, logits: NDArray[np.floating], kind: LabelKind) -> NDArray[np.floating]:
+        """Calibrated logits (members, rows, classes)."""
+        given = Predictions.from_logits(logits, None, kind=kind)
+        return self.calibration.calibrated(given, self.order).logits
 
 
 @dataclass(frozen=True)
@@ -85,25 +107,27 @@ class Reading:
         )
 
 
-def require_streamable(method: str) -> None:
-    """Refuse a method whose fit needs all rows at once."""
+def fit_files(
+    method: str, source: ScannedPredictions, options: Iterable[str], *, force: bool, shown: Progress
+) -> Temperature:
+    """`fit_calibration` over files: the same T to 1e-6 of it, with the same evidence."""
     if method not in METHODS:
         have = ", ".join(METHODS)
         raise InputError(f"method {method!r} cannot be streamed; have: {have}, or {IN_MEMORY}")
-
-
-def fit_files(method: str, source: ScannedPredictions, engine: Engine, watch: Watch) -> Temperature:
-    """`fit_calibration(..., force=True)` over files: the same T to 1e-6 of it, with the same evidence."""
-    fitted = _fit(source, engine, watch)
-    if method == "softening":
-        fitted = at_least_one(fitted)
-    nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
-    scaling = Rescaling.of(fitted, source.shape)
-    accumulator = accumulate_source(source, (nll, ece), scaling, engine, watch)
+    for option in options:
+        raise InputError(f"{option} cannot be streamed; allowed: {IN_MEMORY}")
+    with source.reader(shown) as engine:
+        fitted = _fit(source, engine, shown.bar)
+        if method == "softening":
+            fitted = at_least_one(fitted)
+        nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
+        scaling = Rescaling.of(fitted, source.shape)
+        accumulator = accumulate_source(source, (nll, ece), scaling, engine, shown.bar)
     before, after = accumulator.scored[::-1]
     nlls = (version.ratio(nll) for version in (before, after))
     eces = (ece.from_cells(version)[0] for version in (before, after))
-    return replace(fitted, evidence=Evidence(*nlls, *eces))
+    fitted = replace(fitted, evidence=Evidence(*nlls, *eces))
+    return fitted if force else fitted.cautious()
 
 
 def _fit(source: ScannedPredictions, engine: Engine, watch: Watch) -> Temperature:

@@ -1,27 +1,26 @@
 """Mergeable sums and counts of predictions."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.intervals import NAN
-from surefoot.metrics import Metric
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
-from surefoot.metrics.metric import Cells, PerDecision, Range
+from surefoot.metrics.cells import Grid, Histogram, LogOdds
+from surefoot.metrics.metric import Cells, Metric, PerDecision, Range
+from surefoot.predictions.engines import Engine
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import outcomes_of
 from surefoot.predictions.outcomes import ONE, Array, Curve
+from surefoot.predictions.readers import Batch, Shape, labelled
+from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.predictions.zeros import count_true_zeros
 from surefoot.progress import Watch
-from surefoot.streaming.cells import Grid, Histogram, LogOdds
-from surefoot.streaming.engines import Engine
-from surefoot.streaming.outcomes import Batch, Rescaling, Shape, labelled
 
-if TYPE_CHECKING:
-    from surefoot.streaming.workflow import ScannedPredictions
+Rescaling = Callable[[NDArray[np.floating], LabelKind], NDArray[np.floating]]  # of the logits of some rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +266,7 @@ def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
 
 
 def accumulate_source(
-    source: "ScannedPredictions",
+    source: ScannedPredictions,
     metrics: Sequence[Metric],
     scaling: Rescaling | None,
     engine: Engine,

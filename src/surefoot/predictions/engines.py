@@ -9,10 +9,9 @@ from threading import Event
 from typing import Any, Protocol, TypeVar
 
 from surefoot.errors import InputError
+from surefoot.predictions.readers import Batch, Part, Shape, batches
 from surefoot.progress import Tick
 from surefoot.runtime import as_worker, is_worker, workers_of_process
-from surefoot.streaming.outcomes import Batch, Shape
-from surefoot.streaming.readers import Part, batches
 
 Self = TypeVar("Self")
 

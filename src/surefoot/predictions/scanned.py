@@ -1,28 +1,20 @@
-"""Files larger than memory: scanned, and `fit_calibration` of them or of predictions in memory."""
+"""Prediction files larger than memory, which are read in batches."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from surefoot.arguments import checked
-from surefoot.errors import InputError, one_of, refuse_unknown, require_whole
+from surefoot.errors import InputError, one_of, require_whole
+from surefoot.predictions.engines import Engine, RayTasks, Threads
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.paths import files_named
-from surefoot.progress import Progress, progress_of
+from surefoot.predictions.readers import Part, Shape, parts_of, shape_of
+from surefoot.progress import Progress
 from surefoot.runtime import usable_cores
-from surefoot.streaming.engines import Engine, RayTasks, Threads
-from surefoot.streaming.outcomes import IN_MEMORY, Shape
-from surefoot.streaming.readers import Part, parts_of, shape_of
 from surefoot.text import count_of
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
-    from surefoot.calibrators import Calibration
-    from surefoot.predictions.predictions import Predictions
 
 ENGINES = ("local", "ray")
 
@@ -121,49 +113,3 @@ def scan_predictions(
     if workers is not None:
         require_whole("workers", workers, 1)
     return ScannedPredictions(files, workers, engine, address)
-
-
-@checked
-def fit_calibration(
-    name: str,
-    val: "Predictions | ScannedPredictions",
-    *,
-    weights: "ArrayLike | str | None" = None,
-    force: bool = False,
-    progress: bool | Progress = False,
-    **options: Any,
-) -> "Calibration":
-    """Fit the named calibrator on `val`, in memory or scanned, with its effect on `val` as evidence.
-
-    `weights` are those of the rows, or the name of the column that has them. Options are those of the
-    calibrator: for "budget" the `budget`, a number or "surplus", and for "surplus" the `reference`, the plain
-    model's predictions of the same rows; for "vector", "matrix" and "dirichlet" the `regularisation`, chosen
-    by cross-validation by default; for "histogram" the number of `bins`.
-
-    A T whose interval spans orders of magnitude is declined, and T = 1 used instead, unless `force`.
-    `progress` shows a bar.
-
-    >>> from surefoot import Predictions
-    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
-    >>> calibration = fit_calibration("temperature", val)
-    >>> calibration.lines()
-    ['T = 1.8205 (95% interval 1.357 to 2.4423), n = 200']
-    >>> calibration(val).probs()[0].round(4)
-    array([0.75, 0.25])
-    """
-    from surefoot.calibrators import CALIBRATORS
-    from surefoot.calibrators import fit_calibration as fit_in_memory
-
-    shown = progress_of(progress)
-    if not isinstance(val, ScannedPredictions):
-        with shown.busy("fitting"):
-            return fit_in_memory(name, val, weights=weights, force=force, **options)
-    from surefoot.streaming.temperature import fit_files, require_streamable
-
-    require_streamable(name)
-    refuse_unknown(f"option of method {name}:", options, CALIBRATORS.named(name).option_names)
-    for option in ["weights"] * (weights is not None) + list(options):
-        raise InputError(f"{option} cannot be streamed; allowed: {IN_MEMORY}")
-    with val.reader(shown) as engine:
-        fitted = fit_files(name, val, engine, shown.bar)
-    return fitted if force else fitted.cautious()

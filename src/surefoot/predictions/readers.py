@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
+from numpy.typing import NDArray
 
 from surefoot.errors import InputError
 from surefoot.io import refuse_special
@@ -22,7 +24,8 @@ from surefoot.predictions.columns import (
     scores_in,
     usable_rows,
 )
-from surefoot.predictions.labels import refuse_other_classifier
+from surefoot.predictions.labels import LabelKind, refuse_other_classifier
+from surefoot.predictions.logits import Whole
 from surefoot.predictions.memory import limited_memory, most_addresses
 from surefoot.predictions.paths import STREAMED
 from surefoot.predictions.tables import (
@@ -38,12 +41,41 @@ from surefoot.predictions.tables import (
     with_plain_text,
 )
 from surefoot.predictions.validate import as_floats, as_labels, as_predictions, check_predictions
-from surefoot.streaming.outcomes import Batch, Shape
 
 PART_BYTES = 2**22  # row groups are joined into a part until it has this many,
 MOST_PARTS = 256  # or a share of the file, whose list of row groups is read for each part
 NUMBERS = 2**20  # logits in a batch, which stays in the cache while it is decoded and read
 MOST_ROWS = 2**17  # rows in a batch
+IN_MEMORY = "all rows in memory (read_predictions in Python, --no-stream)"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all batches must have in common."""
+
+    kind: LabelKind
+    classes: int
+    members: int
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def blocks(self) -> int:
+        """Parts of the decisions that are ranked apart: one, or for many labels the classes."""
+        return 1 if self.kind is LabelKind.ONE_LABEL else self.classes
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some rows of a file: logits (members, rows, classes), labels (rows,) or (rows, classes)."""
+
+    logits: NDArray[np.floating]
+    labels: Whole
+
+
+def labelled(batch: Batch) -> Batch:
+    """The rows that have a known label."""
+    known = batch.labels >= 0 if batch.labels.ndim == 1 else (batch.labels >= 0).any(axis=1)
+    return batch if known.all() else Batch(batch.logits[:, known], batch.labels[known])
 
 
 @dataclass(frozen=True)

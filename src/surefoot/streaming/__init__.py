@@ -1,1 +1,0 @@
-"""Metrics and temperatures of files larger than memory. Numpy only."""
