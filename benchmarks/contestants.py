@@ -164,13 +164,13 @@ surefoot_four = _surefoot_metrics("nll_unclipped", "brier", "label_error", "ece"
 def netcal_ece_width(data):
     from netcal.metrics import ECE
 
-    return lambda: float(ECE(BINS).measure(data.probs(), data.labels))
+    return lambda: float(ECE(BINS).measure(data.probs().numpy(), data.labels))
 
 
 def netcal_ece_mass(data):
     from netcal.metrics import ECE
 
-    return lambda: float(ECE(BINS, equal_intervals=False).measure(data.probs(), data.labels))
+    return lambda: float(ECE(BINS, equal_intervals=False).measure(data.probs().numpy(), data.labels))
 
 
 def torchmetrics_ece(data):
