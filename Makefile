@@ -43,9 +43,8 @@ format: .venv/dev ## put the formatting right
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-benchmark: .venv/dev .venv-peers/installed ## time against the peers, in one run
-	$(BIN)/python benchmarks/commands.py --out benchmarks/results/commands.md
-	$(BIN)/python benchmarks/calibration.py
+benchmark: .venv/dev .venv-peers/installed ## time whole commands, then fits and metrics against the peers; ARGS="--other ../older"
+	$(BIN)/python benchmarks/commands.py --out benchmarks/results/commands.md $(ARGS)
 	$(BIN)/python benchmarks/peers.py
 
 .PHONY: docs

@@ -8,16 +8,14 @@ each with the groups and without them. With --write, results go to benchmarks/re
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 import numpy as np
-from monitoring_page import table
 from scipy.special import ndtr
-from thresholds import text
 
 from surefoot import Predictions
 from surefoot.deploy.learn_then_test import ErrorTest, valid_cuts
@@ -41,8 +39,14 @@ SIZES: dict[str, Sizes] = {
 }
 
 
+def table(header: list[str], lines: Iterable[list[str]]) -> str:
+    ruled = ["| " + " | ".join(line) + " |" for line in (header, *lines)]
+    return "\n".join([ruled[0], "|:--" + "|--:" * (len(header) - 1) + "|", *ruled[1:]])
+
+
 def rate(hits: Sequence[bool]) -> str:
-    return text(Proportion.of(sum(hits), len(hits)))
+    found = Proportion.of(sum(hits), len(hits))
+    return f"{found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
 
 
 def shared(group_of: Array, columns: int, rng: np.random.Generator) -> Array:

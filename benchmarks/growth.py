@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import scipy
-import torch
 from growth_figure import growth_picture
 from operations import ARGSORT, GROUPED_ROWS, MATRICES, ROWS, Operation, Work, operations
 from PIL import Image
@@ -107,7 +106,6 @@ def _measure_named(
     where: tuple[str, str], most: int, turns: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The numbers of an operation, in a process of its own."""
-    torch.set_num_threads(1)
     (operation,) = [each for each in operations(most) if (each.axis, each.name) == where]
     measured = measure(operation, turns)
     return measured.seconds, measured.mebibytes
@@ -204,7 +202,7 @@ def numbers(found: Sequence[Measured]) -> str:
 
 def head(turns: int, workers: int) -> str:
     """What was measured, on what, and how to read it."""
-    versions = f"numpy {np.__version__}, scipy {scipy.__version__}, torch {torch.__version__}"
+    versions = f"numpy {np.__version__}, scipy {scipy.__version__}"
     machine = f"{platform.machine()}, {os.cpu_count()} cores shared with others, one thread"
     machine += "" if workers == 1 else f" each, {workers} operations at a time"
     return f"""# How cost scales
@@ -258,7 +256,6 @@ def main() -> None:
     chosen = parser.parse_args()
     if not ONE_THREAD.items() <= os.environ.items():  # must be set before numpy is imported
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | ONE_THREAD)
-    torch.set_num_threads(1)
     most = max(chosen.most, 30_000)
     wanted = [
         each for each in operations(most) if chosen.only in each.name and chosen.axis in (None, each.axis)

@@ -1,6 +1,6 @@
-"""Temperature fits over optima and class counts, metrics, and edge cases: ours and other libraries'.
+"""Temperature fits over optima and class counts, and metrics: ours and other libraries'.
 
-    make benchmark        (or: python benchmarks/peers.py --quick; with fits, metrics or edges, that part)
+    make benchmark        (or: python benchmarks/peers.py --quick; with fits or metrics, that part)
 
 Results go to benchmarks/results/peers.md, every single fit to benchmarks/results/peers.csv. With
 --quick, or for some parts only, they go to a new temporary folder, whose path is printed at the end.
@@ -15,8 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from edges import HEAD as EDGES_HEAD
-from edges import edge_tables
 from metric_tables import HEAD as METRICS_HEAD
 from metric_tables import metric_tables
 from scipy.optimize import minimize_scalar
@@ -25,14 +23,15 @@ from turns import (
     GOAL,
     HERE,
     ONE_THREAD,
-    Setting,
     Start,
     Turn,
+    Turns,
     circumstances,
     contestants,
     draw,
     in_both,
     nll,
+    own_best,
     table,
 )
 
@@ -80,9 +79,9 @@ def cell(folder: Path, where: tuple[int, int, float], start: Start) -> list[dict
         turns = in_both(start, "surefoot_fit", what, folder)
         mine.append(turns)
         found.append(_record(name, where, turns, best, _nll(folder, turns[ONE_THREAD][1]) - least))
-    own = {s: min((turns[s][0] for turns in mine), key=lambda turn: turn.seconds) for s in (ONE_THREAD, BUSY)}
-    excess = _nll(folder, own[ONE_THREAD]) - least
-    found.insert(0, _record("surefoot", where, {s: (turn, turn) for s, turn in own.items()}, best, excess))
+    own = own_best(mine)
+    excess = _nll(folder, own[ONE_THREAD][1]) - least
+    found.insert(0, _record("surefoot", where, own, best, excess))
     print(*(tuple(record.values()) for record in found), sep="\n", flush=True)
     return found
 
@@ -93,11 +92,7 @@ def _nll(folder: Path, turn: Turn) -> float:
 
 
 def _record(
-    name: str,
-    where: tuple[int, int, float],
-    turns: dict[Setting, tuple[Turn, Turn]],
-    best: float,
-    excess: float,
+    name: str, where: tuple[int, int, float], turns: Turns, best: float, excess: float
 ) -> dict[str, object]:
     (mine, turn), (busy_mine, busy) = turns[ONE_THREAD], turns[BUSY]
     return {
@@ -166,7 +161,7 @@ HEAD = """# Comparison with other libraries
 torch-uncertainty's fit and metrics run from its own, unchanged modules, without its `__init__`, which imports
 lightning and torchvision. gpleiss's temperature_scaling is a file, not a package: its published algorithm
 (LBFGS, a learning rate of 0.01, 50 iterations, from T = 1.5) is reimplemented in
-`benchmarks/contestant_fits.py`.
+`benchmarks/contestants.py`.
 """
 
 FITS_HEAD = """## Temperature fits
@@ -194,7 +189,6 @@ def fits_part(into: Path, fewer: int) -> str:
 PARTS: dict[str, Callable[[Path, int], str]] = {
     "fits": fits_part,
     "metrics": lambda _, fewer: METRICS_HEAD + "\n".join(metric_tables(fewer)),
-    "edges": lambda *_: EDGES_HEAD + "\n".join(edge_tables()),
 }
 
 

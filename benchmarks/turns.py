@@ -118,6 +118,7 @@ def _again(turns: int, spent: float) -> bool:
 
 
 Start = Callable[[str, Setting], Contestant]
+Turns = dict[Setting, tuple[Turn, Turn]]  # ours and the peer's
 
 
 @contextmanager
@@ -127,13 +128,21 @@ def contestants() -> Iterator[Start]:
         yield cache(lambda what, setting: stack.enter_context(Contestant(what, setting)))
 
 
-def in_both(start: Start, ours: str, peer: str, folder: Path) -> dict[Setting, tuple[Turn, Turn]]:
+def in_both(start: Start, ours: str, peer: str, folder: Path) -> Turns:
     """Our best and the peer's best in both settings."""
     result = {ONE_THREAD: against(start(ours, ONE_THREAD), start(peer, ONE_THREAD), folder)}
     pair = start(ours, BUSY), start(peer, BUSY)
     with busy_process():
         result[BUSY] = against(*pair, folder)
     return result
+
+
+def own_best(every: list[Turns]) -> Turns:
+    """Our own best turns, as if they were a peer's."""
+    return {
+        setting: (min((turns[setting][0] for turns in every), key=lambda turn: turn.seconds),) * 2
+        for setting in (ONE_THREAD, BUSY)
+    }
 
 
 def best(turns: list[Turn]) -> Turn:
@@ -168,31 +177,19 @@ def nll(folder: Path, temperature: float) -> float:
     return total / len(labels)
 
 
-def machine() -> list[str]:
-    """Date, machine and load."""
+def circumstances() -> list[str]:
+    """Date, machine, load and versions, and how the two settings differ."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    command = [str(PEERS_PYTHON), str(HERE / "contestants.py"), "versions"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [
         f"{date.today()}, {platform.machine()}, {os.cpu_count()} cores shared with others (load {load} at",
         "the end).",
-    ]
-
-
-def versions() -> list[str]:
-    """Of the peers."""
-    command = [str(PEERS_PYTHON), str(HERE / "contestants.py"), "versions"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + "."]
-
-
-def circumstances() -> list[str]:
-    """Date, machine, load and versions, and how the two settings differ."""
-    return [
-        *machine(),
         "Two settings: one thread, in CPU seconds, equal to wall time on an idle machine; and",
         '"busy", the default number of threads beside a process that keeps one core busy, in seconds. Our',
         f"runs and the peer's alternate, and the best counts: of two runs, of up to {QUICK_TURNS} for fast",
         f"ones, of one above {ENOUGH_SECONDS:g} s.",
-        *versions(),
+        ", ".join(f"{package} {version}" for package, version in json.loads(done.stdout).items()) + ".",
     ]
 
 

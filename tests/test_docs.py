@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from experiments.answers import answers
 from surefoot.cli.app import app
 from surefoot.evaluation.comparison import mean_scores
 from surefoot.experiments.methods import METHODS
-from surefoot.experiments.paper import QUESTIONS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -104,10 +102,26 @@ def test_an_experiment_has_the_best_recipe_that_was_found(path):
     assert tried[0] < float(rate) < tried[-1]
 
 
-@pytest.mark.parametrize("task", ["gender-utkface", "cat-dog", "animals64", "objects96"])
-def test_the_figure_of_answers_finds_all_six_on_a_page(task):
-    said = list(answers((DOCS / "results" / f"{task}.md").read_text()))
-    assert [answer.question for answer in said] == [question.text for question in QUESTIONS]
-    assert all(answer.low <= answer.change <= answer.high and answer.margin >= 0 for answer in said)
-    svg = (DOCS / "results" / "answers.svg").read_text()
-    assert all(question.text.split()[-1] in svg for question in QUESTIONS)
+REPORTS = (*PAGES, *sorted((ROOT / "benchmarks").rglob("*.md")))
+SCRIPT = re.compile(r"\b(?:benchmarks|experiments)/(?:[\w-]+/)*(?!test_)[\w-]+\.(?:py|toml)\b")
+PLACEHOLDERS = {"experiments/NAME.toml", "experiments/candidates/NAME.toml"}
+
+
+def gone(page):
+    """Scripts that a page names and nobody can run: they are not here, and it names no commit that has them."""
+    named = {name for name in SCRIPT.findall(page.read_text()) if f"surefoot/{name}" not in page.read_text()}
+    missing = {name for name in named - PLACEHOLDERS if not (ROOT / name).exists()}
+    return set() if re.search(r"\bcommit [0-9a-f]{8}\b", page.read_text()) else missing
+
+
+@pytest.mark.parametrize("page", REPORTS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_script_that_a_page_names_is_here_or_in_a_commit(page):
+    assert gone(page) == set()
+
+
+def test_a_script_that_is_gone_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("`python experiments/nothing.py` and `python benchmarks/commands.py`")
+    assert gone(page) == {"experiments/nothing.py"}
+    page.write_text("`python experiments/nothing.py` of commit 01234567")
+    assert gone(page) == set()

@@ -1,6 +1,6 @@
 """Commands that list, show or refuse answer at once: they import nothing that takes long.
 
-benchmarks/latency.py has the times.
+benchmarks/results/commands.md has the times.
 """
 
 import ast

@@ -6,8 +6,8 @@ import numpy as np
 
 from surefoot.predictions.outcomes import Array
 
-# On unfamiliar data accuracy fell 2 to 10 times as much as the mean confidence (benchmarks/monitoring.py);
-# of the factors 1, 2 and 3, this one has the lowest error there.
+# On unfamiliar data accuracy fell 2 to 10 times as much as the mean confidence; of the factors 1, 2 and 3,
+# this one has the lowest error there (benchmarks/results/monitor.md).
 FALL_FACTOR = 3.0
 DIFFERENCE = "difference of confidences"
 SCALED = f"{DIFFERENCE}, a fall counted three times"

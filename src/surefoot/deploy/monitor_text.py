@@ -55,7 +55,7 @@ OF_GROUPS = {
     "their rows): confidences, corrected by Holm",
 }
 # Mean absolute error on unfamiliar rows in points, by estimator, labels of the reference and calibration:
-# the last table of benchmarks/results/monitor.md, which benchmarks/monitoring.py computes.
+# the last table of benchmarks/results/monitor.md.
 TYPICAL_ERROR = {
     (SCALED, True, True): 10,
     (SCALED, True, False): 12,

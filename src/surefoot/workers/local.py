@@ -148,7 +148,7 @@ def shared_gpu(device: str, processes: int) -> Iterator[dict[str, str]]:
 
     With NVIDIA's MPS (Multi-Process Service) kernels of several processes run at the same time; without its
     daemon the processes take turns. A network of ResNet-18's size does not fill a large GPU: four processes
-    with MPS train 1.25 times as many images a second as one (benchmarks/at_once.py, 128 px, H200).
+    with MPS train 1.25 times as many images a second as one (benchmarks/results/training.md, 128 px, H200).
     """
     if not device.startswith("cuda") or processes < 2 or MPS_FOLDER in os.environ or not mps_is_available():
         yield dict(os.environ)
