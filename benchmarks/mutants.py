@@ -40,7 +40,7 @@ LIMIT = (3.0, 30.0)  # a mutant may take this many times as long as no mutant, p
 
 
 # For each area: its source files in src/surefoot, and the files in tests that should detect a change in them.
-# A Ray cluster takes too long to start, so predictions/engines.py is not here; what is only for a GPU neither.
+# A Ray cluster takes too long to start, so predictions/engines.py is not here; nor is what needs a GPU.
 METRICS = ("metrics/test_*.py", "streaming/test_bounds.py", "streaming/test_scores.py")
 AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "metrics": (("metrics/*.py",), METRICS),
