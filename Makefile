@@ -19,7 +19,7 @@ test: .venv/dev browser ## run all tests
 	OMP_NUM_THREADS=1 PYTEST_DEBUG_TEMPROOT=$(IN_MEMORY) $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # What works without torch: all of these folders but three files, which are about tensors and networks.
-LIGHT = $(foreach part,calibrators evaluation metrics predictions streaming,tests/$(part) src/surefoot/$(part)) \
+LIGHT = $(foreach part,calibrators evaluation metrics predictions,tests/$(part) src/surefoot/$(part)) tests/streaming \
 	$(foreach file,calibrators/test_deployed calibrators/test_registered predictions/test_arrays,--ignore=tests/$(file).py) \
 	$(foreach part,groups monitor sets thresholds,tests/deploy/test_$(part).py) \
 	$(foreach part,light plots readme,tests/test_$(part).py)
