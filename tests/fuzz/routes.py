@@ -10,7 +10,7 @@ import pyarrow.parquet
 
 from surefoot.calibrators import CALIBRATORS
 from tests.fuzz import oracle
-from tests.fuzz.inputs import Drawn, _written, draw, nasty_names
+from tests.fuzz.inputs import Drawn, draw, nasty_names, written
 from tests.fuzz.oracle import IGNORE, LEAST
 from tests.fuzz.steps import ANY, EITHER, REFUSED, SUFFIXES, VALID, Step
 from tests.fuzz.valid import _binomial_bound, _scores_check, _wrong_fit
@@ -33,7 +33,7 @@ def saved(path, scores, labels, *, scale="logit", names=None, dtype="f8", **colu
         table = {f"{scale}_{name}": scores[:, index] for index, name in enumerate(texts)}
         table["label"] = [texts[label] if label >= 0 else str(IGNORE) for label in labels]
     write_to = pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table
-    _written(path, write_to, pa.table(table | known))
+    written(path, write_to, pa.table(table | known))
     return path
 
 
@@ -60,7 +60,7 @@ def zeros(place, rng):
         path = saved(
             place / f"{dtype}{stream}{suffix}".replace("--", "-"), given, labels, scale="prob", dtype=dtype
         )
-        drawn = Drawn(np.log(np.maximum(probs, LEAST))[None], labels, exact=dtype == "f8", smooth=False)
+        drawn = Drawn(np.log(np.maximum(probs, LEAST))[None], labels, exact=dtype == "f8")
         check = _scores_check({"familiar": drawn}, stream=stream == "--stream")
         yield Step(("evaluate", path, *options, stream), VALID, _also_ece(check, drawn, nlls))
         fitted = place / "c.json"
