@@ -24,7 +24,10 @@ from surefoot.training.loop import (  # noqa: E402
 from surefoot.training.losses import Classification, Distillation  # noqa: E402
 from surefoot.variants import Distilled  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch.compile of torch itself
+]
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 STEPS, BATCH, ROWS, SIDE, CLASSES = 4, 64, 256, 80, 5
