@@ -55,7 +55,7 @@ mutants: .venv/dev ## change the source a little, 60 times, and see whether the 
 	$(BIN)/python benchmarks/mutants.py $(ARGS)
 
 fuzz: .venv/dev ## every reader and command with valid, damaged and hostile inputs; CASES=100000 SEED=1
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.driver --cases $(or $(CASES),10000) --seed $(or $(SEED),0) --workers 2 --scenarios
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.driver --cases $(or $(CASES),10000) --seed $(or $(SEED),0) --workers 2
 	$(BIN)/python -m tests.fuzz.serving --requests $(or $(REQUESTS),2000) --seed $(or $(SEED),0)
 
 package: .venv/dev ## build the wheel and the sdist, try both in clean environments; ARGS="--python python3.13 --extra serve"

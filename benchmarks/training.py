@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import plain_loop
@@ -104,8 +105,6 @@ def main() -> None:
     labels = torch.cat([torch.from_numpy(task.splits[s].labels) for s in (Split.TRAIN, Split.VAL)])
     repeated = labels.repeat(chosen.repeat)
     found["bf16 matrix rate, TFLOP/s"] = matrix_rate() / 1e12
-    from dataclasses import replace
-
     for view in (224, 128):
         rate = ours(replace(images, view=view), repeated, view, chosen.epochs)
         found[f"ours at {view}, images/s"] = rate

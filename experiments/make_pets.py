@@ -19,10 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import torch
-from pets_embeddings import vectors_of
 from PIL import Image
 
-from surefoot.deploy.embed import AT_ONCE, EMBEDDING, METADATA, Encoder, encoder_named
+from surefoot.deploy.embed import AT_ONCE, EMBEDDING, METADATA, Encoder, embedded, encoder_named
 from surefoot.errors import InputError
 from surefoot.images.cache import read_pixels
 from surefoot.images.decode import Size, in_parallel
@@ -56,6 +55,17 @@ def made_table(task: Task, encoder: Encoder) -> pa.Table:
     print(f"{Split.UNLABELLED}: {len(ids)}", flush=True)
     none = [None] * len(ids)
     return pa.concat_tables([*parts, rows(Split.UNLABELLED, ids, none, none, vectors, none)])
+
+
+def vectors_of(samples: Samples, encoder: Encoder) -> np.ndarray:
+    """The embedding of each photograph of a split: what the network's last layer gets."""
+    assert isinstance(samples.inputs, ImageFiles)
+    parts = []
+    for _, vectors, reasons in embedded(encoder, samples.inputs.files()):
+        for row, reason in reasons.items():
+            raise InputError(f"{samples.inputs.file(row)}: {reason}; needed: images that can be read")
+        parts.append(vectors)
+    return np.concatenate(parts)
 
 
 def rows(

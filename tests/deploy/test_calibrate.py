@@ -235,7 +235,7 @@ def test_it_moves_and_keeps_its_temperature_in_half_precision(calibrated):
 
 
 def test_weights_that_are_nowhere_leave_the_temperature_its_value():
-    """Offloaded ones are on meta; that T goes with those on a GPU is tried by benchmarks/on_a_gpu.py."""
+    """Offloaded ones are on meta; that T goes with those on a GPU is tried by tests/test_gpu.py."""
     calibrated = surefoot.Calibrated(network().to("meta"), 2.0)
     assert float(calibrated.temperature) == 2.0
 

@@ -13,11 +13,11 @@ import argparse
 import contextlib
 import json
 import os
-import selectors
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -32,7 +32,8 @@ from tests.fuzz.worker import Worker, remove, work
 SECONDS = 30  # of CPU time for a command, or of waiting for nothing: a hang
 IDLE_LOOKS = 10  # a second apart, at which all threads wait
 MOST_SECONDS = 900  # however busy the machine is
-FOLDER = next((folder for folder in ("/dev/shm",) if os.access(folder, os.W_OK)), None)
+FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
 KINDS = (
     "crash",
     "hang",
@@ -68,122 +69,90 @@ class Tally:
 
     def table(self):
         kinds = Counter(kind for kind, *_ in self.failures)
-        rows = [("cases", self.cases), ("commands", self.commands), ("refusals", self.refused)]
-        rows += [
-            ("numbers compared with the oracle", self.compared),
-            *((kind, kinds[kind]) for kind in KINDS),
-        ]
-        return "\n".join(f"| {name} | {count:,} |" for name, count in [*rows])
+        rows = {"cases": self.cases, "commands": self.commands, "refusals": self.refused}
+        rows |= {"numbers compared with the oracle": self.compared} | {kind: kinds[kind] for kind in KINDS}
+        return "\n".join(f"| {name} | {count:,} |" for name, count in rows.items())
 
 
-class Supervised:
+class Supervised(threading.Thread):
     """A worker process over some of the cases, started again behind a case that ended it."""
 
-    def __init__(self, first, end, stride, base, scratch, seed, family):
-        self.family = family
-        self.next, self.end, self.stride, self.seed = first, end, stride, seed
-        self.base, self.scratch = base, scratch
-        self.start()
+    def __init__(self, cases, seed, base, scratch, family, tally):
+        super().__init__(daemon=True)
+        self.cases, self.seed, self.base, self.scratch = cases, seed, base, scratch
+        self.family, self.tally, self.error = family, tally, None
+        self.case, self.killed, self.since = None, None, time.monotonic()
 
-    def start(self):
-        self.case, self.words, self.rest = None, [], b""
+    def run(self):
+        try:
+            while self.cases:
+                self._run_process()
+        except BaseException as error:  # noqa: BLE001 raised again by the main thread
+            self.error = error
+
+    def _run_process(self):
+        """Take what a process reports, until it ends."""
+        self.case, self.words, self.killed = None, [], None
         self.since, self.used, self.idle = time.monotonic(), None, 0
         if self.scratch.exists():
             remove(self.scratch)
         self.scratch.mkdir()
-        command = [
-            sys.executable,
-            "-m",
-            "tests.fuzz.driver",
-            "--work",
-            "--seed",
-            self.seed,
-            "--first",
-            self.next,
-        ]
-        command += [
-            "--end",
-            self.end,
-            "--stride",
-            self.stride,
-            "--base",
-            self.base,
-            "--scratch",
-            self.scratch,
-            *(["--family", self.family] if self.family else []),
-        ]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 closed when the process has ended
-        self.process = subprocess.Popen(
-            list(map(str, command)), stdout=subprocess.PIPE, stderr=self.errors, cwd=ROOT, env=environment, start_new_session=True
-        )  # fmt: skip
-        os.set_blocking(self.process.stdout.fileno(), False)
+        with tempfile.TemporaryFile() as errors:
+            self.process = subprocess.Popen(
+                self._command(), stdout=subprocess.PIPE, stderr=errors, cwd=ROOT, env=ENVIRONMENT, start_new_session=True
+            )  # fmt: skip
+            with self.process.stdout as lines:
+                for line in lines:
+                    self._take(json.loads(line))
+            code = self.process.wait()
+            errors.seek(0)
+            detail = errors.read().decode("utf-8", "replace")
+        if self.killed:
+            self._lost("hang", self.killed)
+        elif code and self.case is None:
+            raise SystemExit(f"a worker ended with {code} outside of a case:\n{detail[-3000:]}")
+        elif code:
+            self._lost("crash", f"{signal.Signals(-code).name if code < 0 else code}: {detail[-600:]}")
 
-    def read(self, tally):
-        """Take what the worker reported; whether it has closed its pipe."""
-        data = self.process.stdout.read()
-        if data == b"":
-            return True
-        *lines, self.rest = (self.rest + (data or b"")).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            self.since, self.used, self.idle = time.monotonic(), None, 0
-            if "begin" in message:
-                self.case, self.words = message["begin"], []
-            elif "words" in message:
-                self.words = message["words"]
-            else:
-                tally.add(message)
-                self.next, self.case = message["case"] + self.stride, None
-        return False
+    def _command(self):
+        options = {"seed": self.seed, "first": self.cases.start, "end": self.cases.stop}
+        options |= {"stride": self.cases.step, "base": self.base, "scratch": self.scratch}
+        options |= {"family": self.family} if self.family else {}
+        words = [f"--{name}={value}" for name, value in options.items()]
+        return [sys.executable, "-m", "tests.fuzz.driver", "--work", *words]
 
-    def is_stuck(self):
-        """Whether a command computes or waits for too long; one that gets no CPU time does not."""
+    def _take(self, message):
+        self.since, self.used, self.idle = time.monotonic(), None, 0
+        if "begin" in message:
+            self.case, self.words = message["begin"], []
+        elif "words" in message:
+            self.words = message["words"]
+        else:
+            self._add(message)
+
+    def _add(self, message):
+        self.tally.add(message)
+        self.cases, self.case = (
+            range(message["case"] + self.cases.step, self.cases.stop, self.cases.step),
+            None,
+        )
+
+    def _lost(self, kind, detail):
+        family = family_of(np.random.default_rng([self.seed, self.case]), self.family).__name__
+        lost = {"case": self.case, "family": family, "commands": 1, "refused": 0, "compared": 0}
+        self._add({**lost, "failures": [(kind, self.words, detail)]})
+
+    def kill_if_stuck(self):
+        """Kill it and its children if a command computes or waits for too long, not if it gets no CPU time."""
         waited = time.monotonic() - self.since
-        if self.case is None or waited < SECONDS:
-            return False
+        if self.case is None or self.killed or waited < SECONDS:
+            return
         states, used = _threads(self.process.pid)
         self.used = used if self.used is None else self.used
         self.idle = 0 if states & {"R", "D"} else self.idle + 1
-        return self.idle > IDLE_LOOKS or used - self.used > SECONDS or waited > MOST_SECONDS
-
-    def ended(self, tally):
-        """Record how it ended, and start again where cases are left; whether there are."""
-        code = self.process.wait()
-        if code:
-            self.errors.seek(0)
-            detail = self.errors.read().decode("utf-8", "replace")
-            if self.case is None:
-                raise SystemExit(f"a worker ended with {code} outside of a case:\n{detail[-3000:]}")
-            self._lost(tally, "crash", f"{signal.Signals(-code).name if code < 0 else code}: {detail[-600:]}")
-        return self._again()
-
-    def hang(self, tally):
-        """Kill it and its children, and start again where cases are left; whether there are."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        self._lost(tally, "hang", f"no answer in {time.monotonic() - self.since:.0f} s")
-        return self._again()
-
-    def _again(self):
-        self.errors.close()
-        self.process.stdout.close()
-        if self.next >= self.end:
-            return False
-        self.start()
-        return True
-
-    def _lost(self, tally, kind, detail):
-        rng = np.random.default_rng([self.seed, self.case])
-        lost = {
-            "case": self.case,
-            "family": family_of(rng, self.family).__name__,
-            "commands": 1,
-            "refused": 0,
-            "compared": 0,
-        }
-        tally.add({**lost, "failures": [(kind, self.words, detail)]})
-        self.next = self.case + self.stride
+        if self.idle > IDLE_LOOKS or used - self.used > SECONDS or waited > MOST_SECONDS:
+            self.killed = f"no answer in {waited:.0f} s"
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 def _threads(process):
@@ -203,38 +172,24 @@ def fuzz(cases, seed, *, workers=1, first=0, show=None, family=None):
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=FOLDER) as folder:
         base = Path(folder, "base")
         prepare(base)
-        count = min(workers, cases)
-        running = {}
-        selector = selectors.DefaultSelector()
-        for index in range(count):
-            each = Supervised(
-                first + index, first + cases, count, base, Path(folder, f"scratch{index}"), seed, family
-            )
-            running[index] = each
-            selector.register(each.process.stdout, selectors.EVENT_READ, index)
-        shown = looked = time.monotonic()
-        while running:
-            for key, _ in selector.select(timeout=1):
-                each = running[key.data]
-                if each.read(tally):
-                    selector.unregister(key.fileobj)
-                    if each.ended(tally):
-                        selector.register(each.process.stdout, selectors.EVENT_READ, key.data)
-                    else:
-                        del running[key.data]
-            if time.monotonic() - looked < 1:
-                continue
-            looked = time.monotonic()
-            for index, each in list(running.items()):
-                if each.is_stuck():
-                    selector.unregister(each.process.stdout)
-                    if each.hang(tally):
-                        selector.register(each.process.stdout, selectors.EVENT_READ, index)
-                    else:
-                        del running[index]
+        of_workers = [range(first + index, first + cases, workers) for index in range(min(workers, cases))]
+        running = [
+            Supervised(each, seed, base, Path(folder, f"scratch{index}"), family, tally)
+            for index, each in enumerate(of_workers)
+        ]
+        for each in running:
+            each.start()
+        shown = time.monotonic()
+        while any(each.is_alive() for each in running):
+            for each in running:
+                each.join(1 / len(running))
+                each.kill_if_stuck()
             if show and time.monotonic() - shown > 10:
                 shown = time.monotonic()
-                show(tally, min((each.next for each in running.values()), default=first + cases))
+                show(tally, min((each.cases.start for each in running if each.cases), default=first + cases))
+        for each in running:
+            if each.error:
+                raise each.error
     return tally
 
 
@@ -247,7 +202,6 @@ def main():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--family", help="only cases of this family, a function of tests/fuzz/cases.py")
     parser.add_argument("--case", type=int, help="run this case alone and print what its commands printed")
-    parser.add_argument("--scenarios", action="store_true", help="also kill processes that share a store")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     for name in ("end", "stride"):
         parser.add_argument(f"--{name}", type=int, default=1, help=argparse.SUPPRESS)
@@ -264,37 +218,23 @@ def main():
     def show(tally, following):
         nonlocal shown
         for kind, case, family, words, detail in tally.failures[shown:]:
-            sys.stdout.write(
-                f"{kind}: case {case} ({family}): {' '.join(words)[:400]!r}\n    {detail[:700]}\n"
-            )
-        shown = len(tally.failures)
-        seconds = time.monotonic() - start
-        sys.stdout.write(
-            f"{tally.cases:,} cases in {seconds:.0f} s, {shown} failures; next: --first {following}\n"
-        )
+            words = " ".join(words)[:400]
+            sys.stdout.write(f"{kind}: case {case} ({family}): {words!r}\n    {detail[:700]}\n")
+        shown, seconds = len(tally.failures), time.monotonic() - start
+        about = f"{tally.cases:,} cases in {seconds:.0f} s, {shown} failures"
+        sys.stdout.write(f"{about}; next: --first {following}\n")
         sys.stdout.flush()
 
     end = arguments.first + arguments.cases
-    tally = fuzz(
-        arguments.cases,
-        arguments.seed,
-        workers=arguments.workers,
-        first=arguments.first,
-        show=show,
-        family=arguments.family,
-    )
+    options = {name: getattr(arguments, name) for name in ("workers", "first", "family")}
+    tally = fuzz(arguments.cases, arguments.seed, show=show, **options)
     show(tally, end)
     title = f"seed {arguments.seed}, cases {arguments.first:,} to {end - 1:,}"
     sys.stdout.write(f"\n| {title} | {time.monotonic() - start:.0f} s |\n|---|---|\n{tally.table()}\n\n")
     for name, count in tally.families.most_common():
         each = 1000 * tally.seconds[name] / count
         sys.stdout.write(f"{name}: {count:,} cases, {each:.0f} ms of CPU time each\n")
-    failed = bool(tally.failures)
-    if arguments.scenarios:
-        from tests.fuzz.scenarios import run_scenarios
-
-        failed |= not run_scenarios(sys.stdout.write)
-    return int(failed)
+    return int(bool(tally.failures))
 
 
 def again(seed, number, family):

@@ -5,10 +5,10 @@ import json
 import numpy as np
 
 from surefoot.calibrators import CALIBRATORS
-from tests.fuzz import inputs, oracle
-from tests.fuzz.inputs import damaged, draw, write
+from tests.fuzz import inputs
+from tests.fuzz.inputs import damaged, draw, pick, write
 from tests.fuzz.steps import ANY, EITHER, REFUSED, SUFFIXES, Step, may_fail
-from tests.fuzz.valid import temperature, wrong_score
+from tests.fuzz.valid import scores_check, temperature
 
 
 def _reading_commands(place, rng, path):
@@ -17,85 +17,69 @@ def _reading_commands(place, rng, path):
     drawn = draw(rng, many=False, members=1, n=12, classes=3)
     np.savez(other, logits=drawn.logits, labels=drawn.labels)
     (place / "c.json").write_text(json.dumps(temperature(1.5, drawn)))
-    out = place / f"out{rng.choice(SUFFIXES)}"
+    out = place / f"out{pick(rng, SUFFIXES)}"
     json_out = place / "out.json"
     few = ("--resamples", 0, "--metric", "nll", "--metric", "ece")
+    method = pick(rng, [each.name for each in CALIBRATORS])
     commands = [
         ("evaluate", path, *few, "--format", "json"),
         ("evaluate", path, *few, "--stream"),
         ("evaluate", other, path, *few),
         ("evaluate", path, *few[2:], "--resamples", 3, "--group-by", "site", "--format", "csv"),
         ("evaluate", path, "--resamples", 0, "--calibration", place / "c.json"),
-        ("calibrate", path, "-o", json_out),
-        ("calibrate", path, "-o", json_out, "--stream"),
-        ("calibrate", path, "-o", json_out, "--method", str(rng.choice([each.name for each in CALIBRATORS]))),
+        ("calibrate", path, "-o", json_out, *pick(rng, [(), ("--stream",), ("--method", method)])),
         ("apply", place / "c.json", path, "-o", out),
         ("thresholds", path, "--target-error", 0.5, "-o", json_out),
         ("sets", path, "-o", json_out),
         ("sets", other, "--unfamiliar", path, "--coverage", 0.5),
-        ("monitor", other, path) if rng.random() < 0.5 else ("monitor", path, path),
+        ("monitor", pick(rng, [other, path]), path),
     ]
-    words = commands[int(rng.integers(len(commands)))]
+    words = pick(rng, commands)
     return Step(words, ANY, may_fail=may_fail(words), writes=(out, json_out))
 
 
 def predictions_damaged(place, rng):
     """A predictions file with damaged bytes, or with damage below right checksums."""
-    drawn = draw(rng, n=int(rng.choice([1, 8, 40])), classes=int(rng.integers(2, 5)))
-    suffix = str(
-        rng.choice([".npz", ".npz", ".parquet", ".csv"] if len(drawn.logits) == 1 else [".npz", ".parquet"])
+    drawn = draw(rng, n=pick(rng, [1, 8, 40]), classes=int(rng.integers(2, 5)))
+    path = (
+        place / f"in{pick(rng, ['.npz', '.npz', '.parquet', '.csv'][: 4 if len(drawn.logits) == 1 else 3])}"
     )
-    path = place / f"in{suffix}"
     read = write(drawn, path, rng, probs=rng.random() < 0.2)
-    data = path.read_bytes()
-    if suffix == ".npz" and rng.random() < 0.6:
+    data, is_zip = path.read_bytes(), path.suffix == ".npz"
+    if is_zip and rng.random() < 0.6:
         path.write_bytes(inputs.rewritten_npz(data, rng))
-        yield _reading_commands(place, rng, path)
-        return
-    path.write_bytes(damaged(data, rng))
-    if suffix == ".npz" and rng.random() < 0.3:  # a zip has checksums: damage is noticed, or harmless
-        names = ("--metric", "nll", "--metric", "label_error")
-        check = _checksummed(read)
-        yield Step(("evaluate", path, "--resamples", 0, "--format", "json", *names), EITHER, check)
-        return
+    else:
+        path.write_bytes(damaged(data, rng))
+        if is_zip and rng.random() < 0.3:  # a zip has checksums: damage is noticed, or harmless
+            names = ("--metric", "nll", "--metric", "label_error")
+            words = ("evaluate", path, "--resamples", 0, "--format", "json", *names)
+            yield Step(words, EITHER, scores_check({"familiar": read}, names[1::2]))
+            return
     yield _reading_commands(place, rng, path)
-
-
-def _checksummed(drawn):
-    def check(stdout):
-        found = json.loads(stdout)["familiar"]["metrics"]
-        wanted = oracle.scores(drawn.logits, drawn.labels)
-        for name in ("nll", "label_error"):
-            wrong = wrong_score(name, found[name], wanted[name], drawn, stream=False)
-            if wrong:
-                return wrong
-        return None
-
-    return check
 
 
 def predictions_odd(place, rng):
     """Well-formed files of any type, shape and value."""
-    suffix = str(rng.choice(SUFFIXES))
-    path = place / f"in{suffix}"
-    (inputs.odd_npz if suffix == ".npz" else inputs.odd_table)(path, rng)
+    path = place / f"in{pick(rng, SUFFIXES)}"
+    (inputs.odd_npz if path.suffix == ".npz" else inputs.odd_table)(path, rng)
     yield _reading_commands(place, rng, path)
+
+
+WRAPPING = (
+    (156, "u1"), (2**64 - 100, "u8"), (2**32 - 100, "u4"), (2**16 - 100, "u2"), (156, "i8"), (256, "i8"), (2**64 - 1, "u8"),
+    (2**32, "i8"), (2**63, "u8"), (-356, "i8"), (2**53 + 2.0, "f8"), (1.5, "f8"), (np.nan, "f8"), (-1, "i8"), (1e300, "f8"),
+    (2**64 - 100.0, "f8"), (1e30, "g"), (2**63, "g"),
+)  # fmt: skip
 
 
 def labels_that_wrap(place, rng):
     """Labels that a narrower type would turn into valid ones: refused."""
     n, classes = int(rng.integers(1, 6)), int(rng.integers(2, 5))
-    logits = rng.standard_normal((n, classes))
-    value, kind = [
-        (156, "u1"), (2**64 - 100, "u8"), (2**32 - 100, "u4"), (2**16 - 100, "u2"), (156, "i8"), (256, "i8"), (2**64 - 1, "u8"),
-        (2**32, "i8"), (2**63, "u8"), (-356, "i8"), (2**53 + 2.0, "f8"), (1.5, "f8"), (np.nan, "f8"), (-1, "i8"), (1e300, "f8"),
-        (2**64 - 100.0, "f8"), (1e30, "g"), (2**63, "g"),
-    ][int(rng.integers(18))]  # fmt: skip
+    value, kind = pick(rng, WRAPPING)
     labels = rng.integers(0, 2, (n, classes) if rng.random() < 0.4 else n).astype(kind)
     labels.reshape(-1)[int(rng.integers(labels.size))] = np.array([value]).astype(kind)[0]
-    path = place / "in.npz"
-    np.savez(path, logits=logits, labels=labels)
-    yield Step(("evaluate", path, "--resamples", 0), REFUSED)
+    np.savez(place / "in.npz", logits=rng.standard_normal((n, classes)), labels=labels)
+    yield Step(("evaluate", place / "in.npz", "--resamples", 0), REFUSED)
 
 
 def special_files(place, rng):
@@ -104,7 +88,7 @@ def special_files(place, rng):
     good, fitted = place / "good.npz", place / "c.json"
     np.savez(good, logits=drawn.logits, labels=drawn.labels)
     fitted.write_text(json.dumps(temperature(2.0, drawn)))
-    suffix = str(rng.choice([".npz", ".parquet", ".csv", ".json", ".toml", ""]))
+    suffix = pick(rng, [".npz", ".parquet", ".csv", ".json", ".toml", ""])
     odd = place / f"odd{suffix}"
     inputs.special_file(odd, rng)
     commands = [
@@ -125,17 +109,15 @@ def special_files(place, rng):
         ("thresholds", good, "--html", odd, "--target-error", 0.9), ("predict", place.base / "bundle", place.base / "run/images/part0/000.png", "-o", odd),
         ("predict", place.base / "bundle", place.base / "run/images/part0/000.png", "-o", place / "o.csv", "--thresholds", odd), ("train", "toy/moons", "--weights", odd),
     ]  # fmt: skip
-    words = commands[int(rng.integers(len(commands)))]
+    words = pick(rng, commands)
     if words[:2] in (("train", "toy/moons"), ("train", "toy")) and odd.is_file():
         return
-    outputs = (
+    written = [f"o.{end}" for end in ("json", "npz", "csv", "toml", "onnx")]
+    outputs = [
         odd,
-        place / "nowhere",
-        place / f".odd{suffix}.lock",
-        *(place / f"o.{e}" for e in ("json", "npz", "csv", "toml", "onnx")),
-        place / "thresholds.json",
-    )
-    yield Step(words, ANY, may_fail=may_fail(words), writes=outputs)
+        *(place / name for name in (*written, "nowhere", f".odd{suffix}.lock", "thresholds.json")),
+    ]
+    yield Step(words, ANY, may_fail=may_fail(words), writes=tuple(outputs))
 
 
 def odd_options(place, rng):
@@ -165,12 +147,8 @@ def odd_options(place, rng):
         "run": (["nothing-of-this-name"], ["--set", "--method", "--root", "--device", "--engine", "--workers"]),
         "tune": (["nothing-of-this-name", "-o", place / "o.toml"], ["--rate", "--sharpness", "--length", "--runs", "--most-epochs", "--search"]),
     }  # fmt: skip
-    name = str(rng.choice(list(commands)))
+    name = pick(rng, list(commands))
     words, options = commands[name]
-    extra = []
-    for _ in range(int(rng.choice([1, 1, 2, 3]))):
-        extra += [str(rng.choice(options)), str(rng.choice(values))]
-    if "ray" in extra or "--engine" in extra:
-        extra = [word if word != "ray" else "local" for word in extra]
+    extra = [word for _ in range(pick(rng, [1, 1, 2, 3])) for word in (pick(rng, options), pick(rng, values))]
     words = (name, *words, *extra)
     yield Step(words, ANY, may_fail=may_fail(words), writes=None)

@@ -1,11 +1,15 @@
 """Inputs from a random generator: valid predictions in every format, and files that are damaged or hostile."""
 
+import datetime
+import decimal
 import io
 import os
 import socket
 import struct
+import warnings
 import zipfile
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +35,11 @@ EDGES = (
 )  # fmt: skip
 
 
+def pick(rng, choices):
+    """One of them, in its own type."""
+    return choices[int(rng.integers(len(choices)))]
+
+
 @dataclass(frozen=True, eq=False)
 class Drawn:
     """Valid predictions, as the reader must understand them."""
@@ -39,7 +48,6 @@ class Drawn:
     labels: np.ndarray
     names: tuple | None = None
     exact: bool = True  # float64: confidences are the oracle's to 12 decimals
-    smooth: bool = True  # no two confidences are equal by intention
 
     @property
     def many(self):
@@ -54,23 +62,20 @@ def draw(rng, *, many=None, members=None, least=1, n=None, classes=None):
     """Predictions of random size, sharpness, ties, label quality and gaps; at least one label is known."""
     many = rng.random() < 0.3 if many is None else many
     members = (1 if rng.random() < 0.75 else int(rng.integers(2, 4))) if members is None else members
-    n = int(rng.choice([1, 2, 3, 5, 9, 10, 11, 20, 37, 60, 150])) if n is None else n
-    n = max(n, least)
-    classes = int(rng.choice([2, 2, 3, 4, 5, 12, 33])) if classes is None else classes
+    n = max(least, pick(rng, [1, 2, 3, 5, 9, 10, 11, 20, 37, 60, 150]) if n is None else n)
+    classes = pick(rng, [2, 2, 3, 4, 5, 12, 33]) if classes is None else classes
     logits = 2 * rng.standard_normal((members, n, classes))
     noise = rng.logistic(size=(n, classes)) if many else rng.gumbel(size=(n, classes))
     truth = logits[0] + noise * rng.choice([0.3, 1, 3])
     labels = (truth > 0).astype(np.int64) if many else truth.argmax(axis=1)
     logits *= rng.choice([0.01, 0.3, 1, 1, 2, 5, 40] if members == 1 else [0.3, 1, 2])  # certain members tie
-    smooth = True
     if members == 1 and rng.random() < 0.3:
-        smooth = False
         logits = np.round(logits * 2) / 2 if rng.random() < 0.8 else np.zeros_like(logits)
     if rng.random() < 0.3:
         gaps = rng.random(labels.shape) < rng.choice([0.1, 0.6])
         gaps.reshape(-1)[int(rng.integers(gaps.size))] = False
         labels = np.where(gaps, IGNORE, labels)
-    return Drawn(logits, labels, smooth=smooth)
+    return Drawn(logits, labels)
 
 
 def nasty_names(rng, classes):
@@ -106,31 +111,26 @@ def write(drawn, path, rng, *, probs=False):
     else:
         table, drawn = _wide_table(drawn, scale, values, rng)
     if path.suffix == ".csv":
-        _written(path, pyarrow.csv.write_csv, table)
+        written(path, pyarrow.csv.write_csv, table)
     else:
         size = int(rng.integers(1, drawn.n + 1))
-        codec = str(rng.choice(["snappy", "none", "zstd", "gzip"]))
-        _written(path, pyarrow.parquet.write_table, table, row_group_size=size, compression=codec)
+        codec = pick(rng, ["snappy", "none", "zstd", "gzip"])
+        written(path, pyarrow.parquet.write_table, table, row_group_size=size, compression=codec)
     return drawn
 
 
 def _write_npz(drawn, path, rng, name, values):
     if name == "logits" and rng.random() < 0.4:
-        kind = rng.choice(["f4", "f2", ">f8", ">f4", "g"])
+        kind = pick(rng, ["f4", "f2", ">f8", ">f4", "g"])
         with np.errstate(over="ignore"):
             cast = values.astype(kind)
         if np.isfinite(cast).all():
             values = cast
-            exact = kind in (">f8", "g")
-            drawn = replace(
-                drawn, logits=values.astype(np.float64), exact=exact, smooth=drawn.smooth and exact
-            )
+            drawn = replace(drawn, logits=values.astype(np.float64), exact=kind in (">f8", "g"))
     labels = drawn.labels
     if rng.random() < 0.5:
-        kinds = ["i2", "i4", "<f8", ">i8", "f4", "i1"] + (
-            ["u1", "u8", "u4", "u2"] if labels.min() >= 0 else []
-        )
-        labels = labels.astype(rng.choice(kinds))
+        unsigned = ["u1", "u8", "u4", "u2"] if labels.min() >= 0 else []
+        labels = labels.astype(pick(rng, ["i2", "i4", "<f8", ">i8", "f4", "i1", *unsigned]))
     arrays = {name: values[0] if len(values) == 1 and rng.random() < 0.7 else values, "labels": labels}
     if rng.random() < 0.3:
         arrays["ids"] = np.array([f"r{row}" for row in range(drawn.n)])
@@ -161,7 +161,7 @@ def arrow_bytes(rng, n):
     return sink.getvalue()
 
 
-def _written(path, write_to, table, **options):
+def written(path, write_to, table, **options):
     """Write by a function of Arrow, which takes no path that is not UTF-8."""
     sink = io.BytesIO()
     write_to(table, sink, **options)
@@ -177,14 +177,12 @@ def _list_table(drawn, scale, values):
 def _wide_table(drawn, scale, values, rng):
     classes = values.shape[2]
     if classes == 2 and not drawn.many and rng.random() < 0.4:
-        column = values[0, :, 1] - values[0, :, 0] if scale == "logit" else values[0, :, 1]
-        if scale == "logit":
-            drawn = replace(drawn, logits=np.stack([0 * column, column], axis=1)[None])
-        else:
+        column = odds = values[0, :, 1] - values[0, :, 0]
+        if scale == "prob":
+            column = values[0, :, 1]
             odds = np.log(np.maximum(column, LEAST)) - np.log(np.maximum(1 - column, LEAST))
-            drawn = replace(drawn, logits=np.stack([0 * odds, odds], axis=1)[None])
-        table = {scale: column, "label": drawn.labels}
-        return pa.table(table), replace(drawn, names=None)
+        read = replace(drawn, logits=np.stack([0 * odds, odds], axis=1)[None], names=None)
+        return pa.table({scale: column, "label": drawn.labels}), read
     names = drawn.names or tuple(f"c{index}" for index in range(classes))
     columns = {f"{scale}_{name}": values[0, :, i] for i, name in enumerate(names)}
     if drawn.many:
@@ -205,8 +203,8 @@ def _wide_table(drawn, scale, values, rng):
 
 def damaged(data, rng):
     """The bytes with one to three kinds of damage."""
-    for _ in range(int(rng.choice([1, 1, 2, 3]))):
-        data = rng.choice(DAMAGE)(data, rng) if data else data
+    for _ in range(pick(rng, [1, 1, 2, 3])):
+        data = pick(rng, DAMAGE)(data, _spot(data, rng), rng) if data else data
     return data
 
 
@@ -214,156 +212,122 @@ def _spot(data, rng, width=1):
     return int(rng.integers(max(1, len(data) - width + 1)))
 
 
-def _flip(data, rng):
-    changed = bytearray(data)
-    for _ in range(int(rng.choice([1, 1, 2, 8, 64]))):
-        changed[_spot(data, rng)] ^= 1 << int(rng.integers(8))
-    return bytes(changed)
+def _replaced(data, at, new):
+    return data[:at] + new + data[at + len(new) :]
 
 
-def _cut(data, rng):
-    return data[: _spot(data, rng)]
+def _flip(data, at, rng):
+    for _ in range(pick(rng, [1, 1, 2, 8, 64])):
+        data = _replaced(data, at, bytes([data[at] ^ 1 << int(rng.integers(8))]))
+        at = _spot(data, rng)
+    return data
 
 
-def _head_cut(data, rng):
-    return data[_spot(data, rng) :]
+def _extreme(data, at, rng):
+    """Zeros, ones, or the largest or least number of some bytes."""
+    fill, width = pick(rng, [0, 1, 0x7F, 0x80, 0xFF]), pick(rng, [1, 2, 4, 8])
+    number = bytes([0xFF] * (width - 1) + [0x7F]) if fill == 0x7F else bytes([fill]) * width
+    return _replaced(data, _spot(data, rng, width), number)
 
 
-def _without(data, rng):
-    at = _spot(data, rng)
-    return data[:at] + data[at + int(rng.choice([1, 4, 100])) :]
-
-
-def _doubled(data, rng):
-    at = _spot(data, rng)
-    return data[: at + int(rng.choice([1, 8, 200]))] + data[at:]
-
-
-def _noise(data, rng):
-    at, width = _spot(data, rng), int(rng.choice([1, 4, 8, 64]))
-    return data[:at] + rng.bytes(width) + data[at + width :]
-
-
-def _extreme(data, rng):
-    number = int(rng.choice([0, 1, 0x7F, 0x80, 0xFF]))
-    width = int(rng.choice([1, 2, 4, 8]))
-    at = _spot(data, rng, width)
-    fill = bytes([0xFF] * (width - 1) + [0x7F]) if number == 0x7F else bytes([number]) * width
-    return data[:at] + fill + data[at + width :]
-
-
-def _digits(data, rng):
+def _digits(data, at, rng):
     places = [i for i, byte in enumerate(data) if 48 <= byte <= 57]
     if not places:
-        return _flip(data, rng)
-    at = int(rng.choice(places))
-    text = str(
-        rng.choice(["9" * 400, "-1", "1e999", "nan", "0", "99999999999999999999", "1_0", "", "true", "٣"])
-    )
+        return _flip(data, at, rng)
+    at = pick(rng, places)
+    text = pick(rng, ["9" * 400, "-1", "1e999", "nan", "0", "99999999999999999999", "1_0", "", "true", "٣"])
     return data[:at] + text.encode() + data[at + 1 :]
 
 
-DAMAGE = (_flip, _flip, _flip, _cut, _head_cut, _without, _doubled, _noise, _extreme, _extreme, _digits)
+DAMAGE = (
+    _flip, _flip, _flip, _extreme, _extreme, _digits,
+    lambda data, at, _: data[:at],
+    lambda data, at, _: data[at:],
+    lambda data, at, rng: data[:at] + data[at + pick(rng, [1, 4, 100]) :],
+    lambda data, at, rng: data[: at + pick(rng, [1, 8, 200])] + data[at:],
+    lambda data, at, rng: _replaced(data, at, rng.bytes(pick(rng, [1, 4, 8, 64]))),
+)  # fmt: skip
 
 
 def rewritten_npz(data, rng):
     """An .npz whose members, headers or zip fields are damaged while its checksums are right."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    name = str(rng.choice(sorted(members)))
-    how = rng.choice(["member", "header", "header", "header", "zip", "extra", "drop", "repeat"])
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    at = int(rng.integers(len(members)))
+    name, content = members[at]
+    how = pick(rng, ["member", "header", "header", "header", "zip", "extra", "drop", "repeat"])
     if how == "member":
-        members[name] = damaged(members[name], rng)
+        members[at] = (name, damaged(content, rng))
     elif how == "header":
-        members[name] = npy_with_header(members[name], rng)
+        members[at] = (name, npy_with_header(content, rng))
     elif how == "drop":
-        del members[name]
+        del members[at]
     elif how == "extra":
-        members[str(rng.choice(["x.npy", "../x.npy", "logits", "logits.npy/", "\x1b[0m.npy"]))] = b"\x93NUMPY"
+        names = ["x.npy", "../x.npy", "logits", "logits.npy/", "\x1b[0m.npy"]
+        members.append((pick(rng, names), b"\x93NUMPY"))
+    elif how == "repeat":
+        members.append(members[at])
     sink = io.BytesIO()
-    with zipfile.ZipFile(
-        sink, "w", zipfile.ZIP_DEFLATED if rng.random() < 0.5 else zipfile.ZIP_STORED
-    ) as archive:
-        for key, content in members.items():
-            archive.writestr(key, content)
-        if how == "repeat":
-            import warnings
-
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                archive.writestr(name, members[name])
+    with warnings.catch_warnings(), zipfile.ZipFile(sink, "w", pick(rng, METHODS)) as archive:
+        warnings.simplefilter("ignore")  # of a name that is there twice
+        for member in members:
+            archive.writestr(*member)
     return _zip_fields(sink.getvalue(), rng) if how == "zip" else sink.getvalue()
 
 
+METHODS = (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED)
+# Encrypted, compressed by an unknown method, of an announced size of exabytes.
+ZIP_FIELDS = (
+    (6, 1), (6, 1 << 6), (8, 12), (8, 14), (8, 93), (8, 97), (8, 9), (8, 65535), (22, 2**31 - 1), (18, 2**31 - 1),
+    (22, 2**32 - 1), (6, 1 << 11), (6, 8),
+)  # fmt: skip
+
+
 def _zip_fields(data, rng):
-    """A member that is encrypted, compressed by an unknown method, or of an announced size of exabytes."""
-    changed = bytearray(data)
-    field, value = [
-        (6, 1), (6, 1 << 6), (8, 12), (8, 14), (8, 93), (8, 97), (8, 9), (8, 65535), (22, 2**31 - 1), (18, 2**31 - 1),
-        (22, 2**32 - 1), (6, 1 << 11), (6, 8),
-    ][int(rng.integers(13))]  # fmt: skip
-    width = 2 if field < 10 else 4
+    """The first member with another value in a field of its two headers."""
+    field, value = pick(rng, ZIP_FIELDS)
     for signature, shift in ((b"PK\3\4", 0), (b"PK\1\2", 2)):
-        at = changed.find(signature)
-        changed[at + field + shift : at + field + shift + width] = value.to_bytes(width, "little")
-    return bytes(changed)
+        at = data.find(signature) + field + shift
+        data = _replaced(data, at, value.to_bytes(2 if field < 10 else 4, "little"))
+    return data
+
+
+SHAPES = (
+    "()", "(0,)", "(1,)", "(-1,)", "(10**3,)", "(1000000000000000,)", "(9223372036854775807,)", "(99999999999999999999999,)",
+    "(1, 1, 1, 1, 1)", "(3, 4)", "(2.5,)", "('a',)", "(True,)", "5", "(4611686018427387904, 4)",
+    "(65536, 65536, 65536, 65536)", "(0, 3)", "(3, 0)",
+)  # fmt: skip
+DESCRIPTIONS = (
+    "'|O'", "'<U1000000000'", "'<f8'", "'>f8'", "'<i8'", "'|u1'", "'|V8'", "'<M8[s]'", "'<c16'", "[('a', '<f8')]", "'<f16'",
+    "'|b1'", "'<U0'", "'|S1'", "'junk'", "5", "None", "[]", "('<f8', (2,))", "'<f2'", "'<u8'", "[('a', '|O')]",
+)  # fmt: skip
+HEADERS = ("{", "", "{}", "__import__('os')", "(" * 5000, "{'descr': '<f8'}", "\x00", "[1" * 900, "9" * 5000)
 
 
 def npy_with_header(content, rng):
     """An array whose header announces another type, shape or order; or is no header."""
-    kind = rng.choice(["shape", "shape", "descr", "descr", "raw"])
-    shape = str(rng.choice(["()", "(0,)", "(1,)", "(-1,)", "(10**3,)", "(1000000000000000,)", "(9223372036854775807,)",
-                            "(99999999999999999999999,)", "(1, 1, 1, 1, 1)", "(3, 4)", "(2.5,)", "('a',)", "(True,)",
-                            "5", "(4611686018427387904, 4)", "(65536, 65536, 65536, 65536)", "(0, 3)", "(3, 0)"]))  # fmt: skip
-    descr = str(rng.choice(["'|O'", "'<U1000000000'", "'<f8'", "'>f8'", "'<i8'", "'|u1'", "'|V8'", "'<M8[s]'", "'<c16'",
-                            "[('a', '<f8')]", "'<f16'", "'|b1'", "'<U0'", "'|S1'", "'junk'", "5", "None", "[]",
-                            "('<f8', (2,))", "'<f2'", "'<u8'", "[('a', '|O')]"]))  # fmt: skip
     start = content.find(b"\n") + 1
-    body = content[start:]
     text = content[10:start].decode("latin1").strip()
-    if kind == "shape":
-        text = text[: text.find("'shape'")] + f"'shape': {shape}, }}"
-    elif kind == "descr":
-        text = "{'descr': " + descr + text[text.find(", 'fortran_order'") :]
-    else:
-        choices = [
-            "{",
-            "",
-            "{}",
-            "__import__('os')",
-            "(" * 5000,
-            "{'descr': '<f8'}",
-            "\x00",
-            "[1" * 900,
-            "9" * 5000,
-        ]
-        text = str(rng.choice(choices))
+    text = [
+        text[: text.find("'shape'")] + f"'shape': {pick(rng, SHAPES)}, }}",
+        "{'descr': " + pick(rng, DESCRIPTIONS) + text[text.find(", 'fortran_order'") :],
+        pick(rng, HEADERS),
+    ][pick(rng, [0, 0, 1, 1, 2])]
     header = text.encode("latin1") + b"\n"
-    version = bytes([int(rng.choice([1, 1, 1, 2, 3, 9]))]) + b"\x00"
-    size = struct.pack("<H", len(header)) if version[0] == 1 else struct.pack("<I", len(header))
+    version = pick(rng, [1, 1, 1, 2, 3, 9])
+    size = struct.pack("<H" if version == 1 else "<I", len(header))
     if rng.random() < 0.1:
         size = b"\xff" * len(size)
-    return b"\x93NUMPY" + version + size + header + body
+    return b"\x93NUMPY" + bytes([version, 0]) + size + header + content[start:]
 
 
 def odd_npz(path, rng):
     """An .npz of well-formed arrays of any type, shape and value."""
     n, classes = int(rng.integers(1, 6)), int(rng.integers(1, 5))
-    arrays = {}
     names = ["logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes"]
-    for name in rng.choice(names, size=int(rng.integers(1, 6)), replace=False):
-        shapes = [
-            (),
-            (n,),
-            (n, classes),
-            (2, n, classes),
-            (n, 1),
-            (0,),
-            (classes,),
-            (1, 1, n, classes),
-            (n, 0),
-        ]
-        arrays[str(name)] = odd_array(rng, shapes[int(rng.integers(len(shapes)))])
+    shapes = [(), (n,), (n, classes), (2, n, classes), (n, 1), (0,), (classes,), (1, 1, n, classes), (n, 0)]
+    chosen = rng.choice(names, size=int(rng.integers(1, 6)), replace=False)
+    arrays = {str(name): odd_array(rng, pick(rng, shapes)) for name in chosen}
     if rng.random() < 0.7:
         arrays["logits"] = rng.standard_normal((n, classes))
         arrays.pop("probs", None)
@@ -374,120 +338,108 @@ def odd_npz(path, rng):
 
 def odd_array(rng, shape):
     """An array of any type whose values are edge cases."""
-    kind = str(rng.choice(DTYPES))
-    size = int(np.prod(shape))
+    kind, size = pick(rng, DTYPES), int(np.prod(shape))
     if kind == "O":
-        return np.array([[1, 2], "a", None][int(rng.integers(3))], dtype=object)
-    if kind in ("U3", "S3", "V4", "M8[s]", "m8[D]"):
-        return np.frombuffer(rng.bytes(16 * size), "u1")[: np.dtype(kind).itemsize * size].view(kind).reshape(shape) if (
-            kind in ("V4", "M8[s]", "m8[D]")
-        ) else np.array([str(rng.choice(NASTY))[:3] for _ in range(size)]).astype(
-            kind if kind == "U3" else "U3"
-        ).reshape(shape)  # fmt: skip
-    chosen = [
-        EDGES[int(rng.integers(len(EDGES)))] if rng.random() < 0.3 else int(rng.integers(3))
-        for _ in range(size)
-    ]
+        return np.array(pick(rng, [[1, 2], "a", None]), dtype=object)
+    if kind in ("V4", "M8[s]", "m8[D]"):
+        return np.frombuffer(rng.bytes(np.dtype(kind).itemsize * size), kind).reshape(shape)
+    if kind in ("U3", "S3"):
+        texts = [pick(rng, NASTY)[:3] for _ in range(size)]
+        return np.array([text if kind == "U3" else text.encode() for text in texts], kind).reshape(shape)
+    chosen = [pick(rng, EDGES) if rng.random() < 0.3 else int(rng.integers(3)) for _ in range(size)]
     with np.errstate(all="ignore"):
         if np.dtype(kind).kind in "iu":
-            limits = np.iinfo(kind)
-            chosen = [
-                int(v) if np.isfinite(float(v)) and limits.min <= v <= limits.max else 1 for v in chosen
-            ]
+            least, most = np.iinfo(kind).min, np.iinfo(kind).max
+            chosen = [int(v) if np.isfinite(float(v)) and least <= v <= most else 1 for v in chosen]
             return np.array(chosen, dtype=kind).reshape(shape)
         return np.array([float(v) for v in chosen]).astype(kind).reshape(shape)
 
 
+COLUMNS = (
+    "logits", "probs", "label", "labels", "logit_a", "logit_b", "logit_", "prob_a", "prob_b", "label_a", "label_b", "groups",
+    "ids", "novelty", "logit", "prob", "path", "confidence", "site",
+)  # fmt: skip
+METADATA = (
+    '{"class_names": ["a", "a"]}', '{"class_names": 5}', "[", '{"label": "index"}', "null", "[" * 3000,
+    '{"class_names": ["a", "b"], "label": "index"}', '{"class_names": ["a"]}', '{"class_names": [""]}',
+)  # fmt: skip
+CELLS = (
+    "", "nan", "inf", "-inf", "1e999", "9" * 400, "0.5", "1", "0", "-100", "a", "b", " 1", "1 ", "0x1", "true", "\x00",
+    "\x1b[2J", "é", "1,5", "-99999999999999999999", "1e-400", "2.0", "٣",
+)  # fmt: skip
+
+
 def odd_table(path, rng):
     """A table with any columns of any Arrow type, repeated and strangely named ones included."""
-    n = int(rng.choice([0, 1, 3, 8]))
-    names, columns = [], []
-    for _ in range(int(rng.integers(1, 7))):
-        known = ["logits", "probs", "label", "labels", "logit_a", "logit_b", "logit_", "prob_a", "prob_b", "label_a",
-                 "label_b", "groups", "ids", "novelty", "logit", "prob", "path", "confidence", "site"]  # fmt: skip
-        names.append(str(rng.choice(known)) if rng.random() < 0.85 else str(rng.choice(NASTY)))
-        columns.append(_odd_column(rng, n))
-    metadata = None
-    if rng.random() < 0.3:
-        texts = ['{"class_names": ["a", "a"]}', '{"class_names": 5}', "[", '{"label": "index"}', "null", '{"class_names": ["a", "b"], "label": "index"}', "[" * 3000, '{"class_names": ["a"]}', '{"class_names": [""]}']  # fmt: skip
-        metadata = {b"surefoot": str(rng.choice(texts)).encode()}
+    n = pick(rng, [0, 1, 3, 8])
+    names = [pick(rng, COLUMNS if rng.random() < 0.85 else NASTY) for _ in range(int(rng.integers(1, 7)))]
     if path.suffix == ".csv":
-        lines = [",".join(_quoted(name, rng) for name in names)]
-        lines += [",".join(_quoted(_cell(rng), rng) for _ in names) for _ in range(n)]
-        path.write_bytes(
-            ("\r\n" if rng.random() < 0.2 else "\n").join(lines).encode("utf-8", "surrogatepass")
-        )
+        rows = [names, *([odd_cell(rng) for _ in names] for _ in range(n))]
+        lines = [",".join(quoted(cell, rng) for cell in row) for row in rows]
+        end = "\r\n" if rng.random() < 0.2 else "\n"
+        path.write_bytes(end.join(lines).encode("utf-8", "surrogatepass"))
         return
-    table = pa.Table.from_arrays(columns, names=names).replace_schema_metadata(metadata)
-    _written(path, pyarrow.parquet.write_table, table)
+    metadata = {b"surefoot": pick(rng, METADATA).encode()} if rng.random() < 0.3 else None
+    table = pa.Table.from_arrays([_odd_column(rng, n) for _ in names], names=names)
+    written(path, pyarrow.parquet.write_table, table.replace_schema_metadata(metadata))
 
 
-def _cell(rng):
-    texts = ["", "nan", "inf", "-inf", "1e999", "9" * 400, "0.5", "1", "0", "-100", "a", "b", " 1", "1 ", "0x1", "true",
-             "\x00", "\x1b[2J", "é", "1,5", "-99999999999999999999", "1e-400", "2.0", "٣"]  # fmt: skip
-    return str(rng.choice(texts)) if rng.random() < 0.5 else f"{rng.standard_normal():.3f}"
+def odd_cell(rng):
+    return pick(rng, CELLS) if rng.random() < 0.5 else f"{rng.standard_normal():.3f}"
 
 
-def _quoted(text, rng):
+def quoted(text, rng):
     return '"' + text.replace('"', '""') + '"' if rng.random() < 0.8 else text
 
 
+# A value that is repeated, and its type.
+REPEATED = (
+    (None, pa.null()), (True, pa.bool_()), (b"x", pa.binary()), ({"a": 1}, pa.struct([("a", pa.int64())])),
+    (datetime.datetime(2020, 1, 1), pa.timestamp("s")), ("a", pa.dictionary(pa.int32(), pa.string())),
+    (decimal.Decimal("1.5"), pa.decimal128(5, 2)), ([[1.0, 2.0]], pa.list_(pa.list_(pa.float64()))),
+    ([("a", 1)], pa.map_(pa.string(), pa.int64())), (1.5, pa.float32()), ("a", pa.large_string()),
+    (datetime.timedelta(1), pa.duration("s")), (np.float16(1), pa.float16()),
+    ([[[1.0]]], pa.list_(pa.list_(pa.list_(pa.float64())))),
+)  # fmt: skip
+
+
 def _odd_column(rng, n):
-    floats = rng.standard_normal(n)
-    kind = rng.choice(["f", "f", "f", "i", "i", "s", "list", "list", "gaps", "other"])
+    kind = pick(rng, ["f", "f", "f", "i", "i", "s", "list", "list", "gaps", "other"])
     if kind == "f":
+        floats = rng.standard_normal(n)
         if n and rng.random() < 0.2:
-            floats[0] = rng.choice([np.nan, np.inf, 1e200, -1e308])
+            floats[0] = pick(rng, [np.nan, np.inf, 1e200, -1e308])
         return pa.array(floats)
     if kind == "i":
-        types = [pa.int64(), pa.uint8(), pa.int8(), pa.uint64()]
-        return pa.array(rng.integers(0, 2, n), types[int(rng.integers(4))])
+        return pa.array(rng.integers(0, 2, n), pick(rng, [pa.int64(), pa.uint8(), pa.int8(), pa.uint64()]))
     if kind == "s":
-        return pa.array([str(rng.choice(["a", "b", "1", "-100", ""])) for _ in range(n)], pa.string())
+        return pa.array([pick(rng, ["a", "b", "1", "-100", ""]) for _ in range(n)], pa.string())
     if kind == "gaps":
         return pa.array([None if rng.random() < 0.3 else 1.0 for _ in range(n)], pa.float64())
-    if kind == "list":
-        width = int(rng.integers(0, 4))
-        values = [[float(v) for v in rng.standard_normal(width)] for _ in range(n)]
-        if n and rng.random() < 0.2:
-            values[-1] = [[1.0] * (width + 1), None, [None]][int(rng.integers(3))]
-        kinds = [pa.list_(pa.float64()), pa.large_list(pa.float32()), pa.list_(pa.float64())]
-        return pa.array(values, kinds[int(rng.integers(3))])
-    import datetime
-    import decimal
+    if kind == "other":
+        value, of = pick(rng, REPEATED)
+        return pa.array([value] * n, of)
+    width = int(rng.integers(0, 4))
+    values = [rng.standard_normal(width).tolist() for _ in range(n)]
+    if n and rng.random() < 0.2:
+        values[-1] = pick(rng, [[1.0] * (width + 1), None, [None]])
+    return pa.array(values, pick(rng, [pa.list_(pa.float64()), pa.large_list(pa.float32())]))
 
-    others = [
-        pa.nulls(n), pa.array([True] * n), pa.array([b"x"] * n, pa.binary()), pa.array([{"a": 1}] * n, pa.struct([("a", pa.int64())])),
-        pa.array([datetime.datetime(2020, 1, 1)] * n, pa.timestamp("s")), pa.array(["a"] * n, pa.string()).dictionary_encode(),
-        pa.array([decimal.Decimal("1.5")] * n, pa.decimal128(5, 2)), pa.array([[[1.0, 2.0]]] * n, pa.list_(pa.list_(pa.float64()))),
-        pa.array([[("a", 1)]] * n, pa.map_(pa.string(), pa.int64())), pa.array([1.5] * n, pa.float32()), pa.array(["a"] * n, pa.large_string()),
-        pa.array([datetime.timedelta(1)] * n, pa.duration("s")), pa.array(np.ones(n, np.float16)), pa.array([[[[1.0]]]] * n, pa.list_(pa.list_(pa.list_(pa.float64())))),
-    ]  # fmt: skip
-    return others[int(rng.integers(len(others)))]
+
+def _socket(path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = os.open(path.parent, os.O_RDONLY)  # a socket's path has at most 107 bytes
+        listener.bind(f"/proc/self/fd/{here}/{path.name}")
+        os.close(here)
+
+
+SPECIAL = (  # Path.exists leaves nothing there
+    os.mkfifo, os.mkdir, _socket, Path.exists, lambda path: path.symlink_to(path.name),
+    lambda path: path.symlink_to("nowhere"), lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"\0" * 4096),
+    *(lambda path, device=device: path.symlink_to(device) for device in ("/dev/null", "/dev/zero", "/dev/tty", "/dev/stdin")),
+)  # fmt: skip
 
 
 def special_file(path, rng):
-    """Something that is no regular file, or none that can be read."""
-    how = str(
-        rng.choice(["fifo", "folder", "socket", "missing", "dev", "loop", "empty", "dangling", "zeros"])
-    )
-    if how == "fifo":
-        os.mkfifo(path)
-    elif how == "folder":
-        path.mkdir()
-    elif how == "socket":
-        with socket.socket(socket.AF_UNIX) as listener:
-            here = os.open(path.parent, os.O_RDONLY)  # a socket's path has at most 107 bytes
-            listener.bind(f"/proc/self/fd/{here}/{path.name}")
-            os.close(here)
-    elif how == "dev":
-        path.symlink_to(str(rng.choice(["/dev/null", "/dev/zero", "/dev/tty", "/dev/stdin"])))
-    elif how == "loop":
-        path.symlink_to(path.name)
-    elif how == "dangling":
-        path.symlink_to("nowhere")
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "zeros":
-        path.write_bytes(b"\0" * 4096)
-    return how
+    """Something that is no regular file, or none that can be read, or nothing."""
+    pick(rng, SPECIAL)(path)

@@ -2,15 +2,16 @@
 
 import contextlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from tests.fuzz import oracle
-from tests.fuzz.inputs import Drawn, draw
+import surefoot
+from tests.fuzz.inputs import Drawn, draw, pick
 from tests.fuzz.oracle import IGNORE
 from tests.fuzz.steps import ANY, EITHER, SUFFIXES, VALID, Step
-from tests.fuzz.valid import wrong_score
+from tests.fuzz.valid import scores_check
 
 GARBAGE = (np.nan, np.inf, 1e300, -1e6, 10**6, 2**40, -(2**50), -1, -100, 0, 3)
 LAYOUTS = {
@@ -32,12 +33,12 @@ LAYOUTS = {
 
 def arrays(place, rng):
     """Predictions are what they were made of, whatever happens to the arrays afterwards."""
-    n, kind = int(rng.choice([1, 1, 2, 30, 3000])), str(rng.choice(["f8", "f8", "f4", "f2"]))
-    classes, members = int(rng.choice([2, 3, 40])), 1 if rng.random() < 0.8 else 2
+    n, kind = pick(rng, [1, 1, 2, 30, 3000]), pick(rng, ["f8", "f8", "f4", "f2"])
+    classes, members = pick(rng, [2, 3, 40]), 1 if rng.random() < 0.8 else 2
     drawn = draw(rng, n=n, classes=classes, members=members, many=False if n > 30 else None)
     scores = drawn.logits.astype(kind)
     drawn = Drawn(scores.astype(np.float64), drawn.labels, exact=kind == "f8")
-    labels = drawn.labels.astype(str(rng.choice(["i8", "i8", "i4", "i2", "f8"])))
+    labels = drawn.labels.astype(pick(rng, ["i8", "i8", "i4", "i2", "f8"]))
     parts = {"logits": scores[0].copy() if len(scores) == 1 else scores, "labels": labels}
     if rng.random() < 0.4:
         parts |= {"groups": np.arange(n) % 5, "ids": np.arange(n)}
@@ -45,7 +46,7 @@ def arrays(place, rng):
     if rng.random() < 0.15:
         yield from _masked(parts, drawn, rng)
         return
-    layouts = {name: str(rng.choice(list(LAYOUTS))) for name in parts}
+    layouts = {name: pick(rng, list(LAYOUTS)) for name in parts}
     given = {name: LAYOUTS[how](parts[name], place / f"{name}.npy") for name, how in layouts.items()}
     for name, how in layouts.items():
         if how == "read only":  # while the array that it is a view of is changed
@@ -60,7 +61,7 @@ def arrays(place, rng):
         if rng.random() < 0.8:
             _spoil(parts[name] if how == "read only" else given[name], rng)
     yield Step(("evaluate, changed", *words), EITHER, **facts)
-    use, path = USES[int(rng.integers(len(USES)))], place / f"out{rng.choice(SUFFIXES)}"
+    use, path = pick(rng, USES), place / f"out{pick(rng, SUFFIXES)}"
     outputs = {"writes": (path,), "caches": (path,)}
     yield Step(("used after", *words), ANY, call=lambda: use(made[0], path), **outputs)
     _spoil(made[0].labels if rng.random() < 0.7 else made[0].logits, rng)
@@ -69,7 +70,7 @@ def arrays(place, rng):
 
 def _masked(parts, drawn, rng):
     """What is masked is not known: refused, or a label that is ignored; never the number below the mask."""
-    name, made = str(rng.choice(["logits", "labels"])), []
+    name, made = pick(rng, ["logits", "labels"]), []
     masked = np.ma.array(parts[name], mask=rng.random(parts[name].shape) < 0.5)
     masked.mask.reshape(-1)[0] = True
 
@@ -77,26 +78,18 @@ def _masked(parts, drawn, rng):
         found, below = made[0].labels.flat[0], drawn.labels.flat[0]
         return "a masked value is used" if name == "logits" or found == below != IGNORE else None
 
-    yield Step(
-        ("masked", name), EITHER, check, call=lambda: made.append(_made(parts | {name: masked}, drawn))
-    )
+    call = lambda: made.append(_made(parts | {name: masked}, drawn))  # noqa: E731
+    yield Step(("masked", name), EITHER, check, call=call)
 
 
 def _made(parts, drawn):
-    from surefoot import Predictions
-
     kind = "many_labels" if drawn.many else "one_label"
-    return Predictions.from_logits(
-        parts["logits"],
-        parts["labels"],
-        kind=kind,
-        **{k: v for k, v in parts.items() if k not in ("logits", "labels")},
-    )
+    return surefoot.Predictions.from_logits(**parts, kind=kind)
 
 
 def _spoil(owner, rng):
     """Change some values in place; where nothing can be changed, that is an answer."""
-    value = GARBAGE[int(rng.integers(len(GARBAGE)))]
+    value = pick(rng, GARBAGE)
     with contextlib.suppress(ValueError, TypeError, OverflowError, RuntimeError), np.errstate(all="ignore"):
         rows = rng.random(len(owner)) < 0.7
         rows[0] = True
@@ -108,28 +101,16 @@ def _spoil(owner, rng):
 
 
 def _facts(predictions):
-    """What `evaluate` says, and labels, after a new computation."""
-    from dataclasses import replace
-
+    """What `evaluate` says after a new computation, and with what the predictions keep of earlier ones."""
     from surefoot import evaluate
 
-    found = evaluate(replace(predictions), resamples=0).to_dict()["familiar"]
-    again = evaluate(predictions, resamples=0).to_dict()["familiar"]
-    return json.dumps([found, again])
+    both = (replace(predictions), predictions)
+    return json.dumps([evaluate(each, resamples=0).to_dict() for each in both])
 
 
 def _facts_check(drawn):
-    wanted = oracle.scores(drawn.logits, drawn.labels)
-
-    def check(stdout):
-        for found in json.loads(stdout):
-            for name in ("nll", "label_error", "brier", "entropy"):
-                wrong = wrong_score(name, found["metrics"][name], wanted[name], drawn, stream=False)
-                if wrong:
-                    return wrong
-        return None
-
-    return check
+    check = scores_check({"familiar": drawn}, ("nll", "label_error", "brier", "entropy"))
+    return lambda stdout: next(filter(None, (check(json.dumps(found)) for found in json.loads(stdout))), None)
 
 
 def _tried(use, predictions, path):
@@ -140,32 +121,22 @@ def _tried(use, predictions, path):
 
 
 def _write(predictions, path):
-    from surefoot import read_predictions, write_predictions
-
-    write_predictions(predictions, path)
-    read_predictions(path)
+    surefoot.write_predictions(predictions, path)
+    surefoot.read_predictions(path)
     return ""
 
 
 def _calibrate(predictions, _):
-    from surefoot import fit_calibration
-
-    fitted = fit_calibration("temperature", predictions)
-    return str(fitted(predictions).probs().sum())
+    return str(surefoot.fit_calibration("temperature", predictions)(predictions).probs().sum())
 
 
 def _take(predictions, _):
-    from surefoot import monitor
-
-    taken = predictions.take(slice(None, None, -1))
-    return str(monitor(predictions, taken).alarm)
+    return str(surefoot.monitor(predictions, predictions.take(slice(None, None, -1))).alarm)
 
 
 def _choose(predictions, _):
-    from surefoot import choose_sets, choose_thresholds
-
-    choose_sets(predictions, coverage=0.5)
-    return repr(choose_thresholds(predictions, target_error=0.9))
+    surefoot.choose_sets(predictions, coverage=0.5)
+    return repr(surefoot.choose_thresholds(predictions, target_error=0.9))
 
 
 USES = (_write, _calibrate, _take, _choose, lambda predictions, _: _facts(predictions))

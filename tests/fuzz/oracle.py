@@ -6,25 +6,15 @@ Equal confidences (to 12 decimals) are ties, and each row of a tie counts with t
 from itertools import pairwise
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 IGNORE = -100
 DECIMALS = 12
 LEAST = 2.0**-126  # what a probability of 0, or any below this, is read as
 METRICS = (
-    "nll",
-    "nll_unclipped",
-    "brier",
-    "brier_true_class",
-    "label_error",
-    "ece",
-    "e99",
-    "entropy",
-    "nll_minus_entropy",
-    "signed_ece",
-    "aurc",
-    "risk_at_80",
-    "coverage_at_5",
-)
+    "nll", "nll_unclipped", "brier", "brier_true_class", "label_error", "ece", "e99", "entropy", "nll_minus_entropy",
+    "signed_ece", "aurc", "risk_at_80", "coverage_at_5",
+)  # fmt: skip
 
 
 def log_probabilities(logits, many):
@@ -185,23 +175,13 @@ def mean_nll(logits, labels, temperature):
     return -logs[known][np.arange(known.sum()), labels[known]].mean()
 
 
-def best_temperature(logits, labels, *, low=1e-6, high=1e6):
-    """Golden-section search of log T, since the NLL has one minimum in it."""
-    golden = (np.sqrt(5) - 1) / 2
-    a, b = np.log(low), np.log(high)
-
-    def at(log_t):
-        return mean_nll(logits, labels, np.exp(log_t))
-
-    c, d = b - golden * (b - a), a + golden * (b - a)
-    f, g = at(c), at(d)
-    for _ in range(70):
-        if f <= g:
-            b, d, g = d, c, f
-            c = b - golden * (b - a)
-            f = at(c)
-        else:
-            a, c, f = c, d, g
-            d = a + golden * (b - a)
-            g = at(d)
-    return float(np.exp((a + b) / 2))
+def best_temperature(logits, labels):
+    """By a bounded search of log T: the NLL has one minimum in it."""
+    bounds = (np.log(1e-6), np.log(1e6))
+    found = minimize_scalar(
+        lambda log_t: mean_nll(logits, labels, np.exp(log_t)),
+        bounds=bounds,
+        method="bounded",
+        options={"xatol": 1e-9},
+    )
+    return float(np.exp(found.x))

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 
 from surefoot.io import sha256_of
+from tests.fuzz.inputs import pick
 from tests.fuzz.steps import ANY, REFUSED, Step
 
 OWN = {
@@ -28,14 +29,6 @@ SHADOWS = ("timm", "torch", "torchvision", "numpy", "safetensors", "json", "rand
 UNSEALED = ("source/mine/__pycache__/nets.cpython-311.pyc", "source/a.pth", "source/shapes.so", "source/x.py", "__init__.py",
             "source/timm.pyc", "source/torch/__init__.pyc")  # fmt: skip
 SEALED = ("source/../x.py", "../source/x.py", "/source/x.py", "source/x.pyc", "source/x.so", "x.py")
-ODD_FILES = (
-    "weights.safetensors",
-    "bundle.json",
-    "calibration.json",
-    "README.md",
-    "reference.npz",
-    "metrics.json",
-)
 
 
 def make_own(base):
@@ -91,14 +84,12 @@ def code_in_bundles(place, rng):
     commands = [
         Step(("predict", bundle, image, "-o", out, "--device", "cpu", *code), expect, writes=(out,)),
         Step(("load_bundle", bundle, *code), expect, call=lambda: _probabilities(bundle, allowed)),
+        Step(("export", bundle, "-o", place / "out.onnx", *code), expect),
     ]
-    if expect == REFUSED:
-        commands.append(Step(("export", bundle, "-o", place / "out.onnx", *code), expect))
-    yield commands[int(rng.integers(len(commands)))]
+    yield pick(rng, commands[: 3 if expect == REFUSED else 2])
     inside = [path for path in sys.path if str(bundle) in path]
-    yield Step(
-        ("sys.path",), call=str, check=lambda _: f"{inside[0]} is searched for modules" if inside else None
-    )
+    searched = f"{inside[0]} is searched for modules" if inside else None
+    yield Step(("sys.path",), call=str, check=lambda _: searched)
 
 
 def _probabilities(bundle, allowed):
@@ -109,87 +100,69 @@ def _probabilities(bundle, allowed):
 
 def _changed(bundle, place, own, rng):
     """Change the bundle in one way; what must come of it."""
-    how = str(rng.choice(["nothing", "shadow", "shadow", "link", "link", "unsealed", "sealed", "source"]))
-    away = place / "away"
-    if how == "shadow":
-        mark = MARK.format(str(place / "ran"))
-        names = rng.choice(SHADOWS, size=int(rng.integers(1, 5)), replace=False)
-        _write_new(bundle / "source", {f"{name}.py": mark for name in names})
-        library = str(rng.choice(["timm:resnet18", "torchvision:resnet18", "torch:nn", "json:loads"]))
-        if rng.random() < 0.5:
-            _name_network(bundle, library)
-        if rng.random() < 0.7:
-            reseal(bundle)
-        return ANY
-    if how == "link":
-        files = [path.relative_to(bundle) for path in bundle.rglob("*")]
-        name = files[int(rng.integers(len(files)))]
-        if rng.random() < 0.6:
-            (bundle / name).rename(away)
-            (bundle / name).symlink_to(away)
-        else:
-            write_files(away, {"evil.py": MARK.format(str(place / "ran")), "timm.py": "1 / 0"})
-            target = bundle / str(rng.choice(["source", "source/more/deep", "more", "source/timm", "x.py"]))
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.exists():
-                target.symlink_to(str(rng.choice([str(away), "/nowhere", str(away / "evil.py")])))
-            else:
-                (target / "linked").symlink_to(away)
-        if rng.random() < 0.5:
-            reseal(bundle)
+    how = pick(rng, ["nothing", "shadow", "shadow", "link", "link", "unsealed", "sealed", "source"])
+    if how == "nothing" or (how == "source" and not own):
+        return place.bundles
+    if how == "sealed":
+        reseal(bundle, **{pick(rng, SEALED): "0"})
         return REFUSED
     if how == "unsealed":
-        path = bundle / str(rng.choice(UNSEALED))
+        path = bundle / pick(rng, UNSEALED)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("1 / 0") if rng.random() < 0.8 else os.mkfifo(path)
         return REFUSED
-    if how == "sealed":
-        reseal(bundle, **{str(rng.choice(SEALED)): "0"})
-        return REFUSED
-    if how == "source" and own:
-        name = str(rng.choice(list(FORWARD)))
+    if how == "source":
+        name = pick(rng, list(FORWARD))
         path = bundle / "source" / name
         path.write_text(path.read_text().replace(*FORWARD[name]))
-        if rng.random() < 0.6:
-            reseal(bundle)
-        return REFUSED
-    return place.bundles
+    else:
+        (_shadow if how == "shadow" else _link)(bundle, place, rng)
+    if rng.random() < 0.6:
+        reseal(bundle)
+    return ANY if how == "shadow" else REFUSED
 
 
-def _write_new(folder, files):
-    with contextlib.suppress(OSError):  # a module and a package of one name
-        write_files(folder, files)
+def _shadow(bundle, place, rng):
+    """Modules with the names of libraries, which must not run, and perhaps a network that is said to be of one."""
+    for name in rng.choice(SHADOWS, size=int(rng.integers(1, 5)), replace=False):
+        with contextlib.suppress(OSError):  # a module and a package of one name
+            write_files(bundle / "source", {f"{name}.py": MARK.format(str(place / "ran"))})
+    if rng.random() < 0.5:
+        about = json.loads((bundle / "bundle.json").read_text())
+        library = pick(rng, ["timm:resnet18", "torchvision:resnet18", "torch:nn", "json:loads"])
+        for each in about["networks"]:
+            each["recipe"]["network"] = library
+        (bundle / "bundle.json").write_text(json.dumps(about))
 
 
-def _name_network(bundle, network):
-    about = json.loads((bundle / "bundle.json").read_text())
-    for each in about["networks"]:
-        each["recipe"]["network"] = network
-    (bundle / "bundle.json").write_text(json.dumps(about))
+def _link(bundle, place, rng):
+    """One of its files behind a link, or a link to something else."""
+    away = place / "away"
+    if rng.random() < 0.6:
+        path = pick(rng, sorted(bundle.rglob("*")))
+        path.rename(away)
+        path.symlink_to(away)
+        return
+    write_files(away, {"evil.py": MARK.format(str(place / "ran")), "timm.py": "1 / 0"})
+    target = bundle / pick(rng, ["source", "source/more/deep", "more", "source/timm", "x.py"])
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists():
+        (target / "linked").symlink_to(away)
+    else:
+        target.symlink_to(pick(rng, [away, "/nowhere", away / "evil.py"]))
 
 
 def code_of_runs(place, rng):
     """Weights are not packed with other code than they were trained with."""
     code, out = place / "code", place / "out"
     write_files(code, OWN)
-    how = str(rng.choice(["nothing", "beside", *FORWARD]))
+    how = pick(rng, ["nothing", "beside", *FORWARD])
     if how in FORWARD:
         path = code / how
         path.write_text(path.read_text().replace(*FORWARD[how]))
     elif how == "beside":
         write_files(code, {"other.py": "1 / 0", "parts/README.md": "x"})
-    allow = ("--allow-code",) if rng.random() < 0.5 else ()
-    words = (
-        "bundle",
-        "tiny",
-        "single",
-        "-o",
-        out,
-        "--resamples",
-        0,
-        "--store",
-        place.base / "own/run/store",
-        *allow,
-    )
+    words = ("bundle", "tiny", "single", "-o", out, "--resamples", 0, "--store", place.base / "own/run/store")
+    words += ("--allow-code",) if rng.random() < 0.5 else ()
     with on_path(code):
         yield Step(words, REFUSED if how in FORWARD else place.bundles, writes=(out,))

@@ -8,12 +8,14 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+import surefoot
+from surefoot import metrics
 from surefoot.calibrators import CALIBRATORS
 from tests.fuzz import oracle
-from tests.fuzz.inputs import Drawn, _written, draw, nasty_names
+from tests.fuzz.inputs import Drawn, draw, nasty_names, pick, written
 from tests.fuzz.oracle import IGNORE, LEAST
 from tests.fuzz.steps import ANY, EITHER, REFUSED, SUFFIXES, VALID, Step
-from tests.fuzz.valid import _binomial_bound, _scores_check, _wrong_fit
+from tests.fuzz.valid import _binomial_bound, _wrong_fit, scores_check
 
 
 def saved(path, scores, labels, *, scale="logit", names=None, dtype="f8", **columns):
@@ -33,7 +35,7 @@ def saved(path, scores, labels, *, scale="logit", names=None, dtype="f8", **colu
         table = {f"{scale}_{name}": scores[:, index] for index, name in enumerate(texts)}
         table["label"] = [texts[label] if label >= 0 else str(IGNORE) for label in labels]
     write_to = pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table
-    _written(path, write_to, pa.table(table | known))
+    written(path, write_to, pa.table(table | known))
     return path
 
 
@@ -42,52 +44,38 @@ def saved(path, scores, labels, *, scale="logit", names=None, dtype="f8", **colu
 
 def zeros(place, rng):
     """The NLL, ECE and T of a forest's probabilities are the same from every file and type."""
-    n, classes = int(rng.choice([5, 30, 150])), int(rng.choice([2, 3, 6]))
-    trees = int(rng.choice([1, 4, 16, 64, 1024]))  # of which all shares are exact in float16
+    n, classes = pick(rng, [5, 30, 150]), pick(rng, [2, 3, 6])
+    trees = pick(rng, [1, 4, 16, 64, 1024])  # of which all shares are exact in float16
     votes = rng.multinomial(trees, rng.dirichlet(np.full(classes, rng.choice([0.1, 0.3, 1])), n))
     probs, labels = votes / trees, rng.integers(0, classes, n)
     sure = rng.random(n) < 0.8
     labels[sure] = probs[sure].argmax(axis=1)
     labels[rng.random(n) < rng.choice([0, 0.2])] = IGNORE
     labels[0] = probs[0].argmin()
-    tiny = str(rng.choice(["0", "0", "1e-39", "1e-60", "5e-324"]))
+    tiny = pick(rng, ["0", "0", "1e-39", "1e-60", "5e-324"])
     options = ("--format", "json", "--resamples", 0)
     nlls = []
-    for suffix, dtype, stream in (
-        SUFFIXES_OF_ZEROS[i] for i in rng.choice(len(SUFFIXES_OF_ZEROS), 2, replace=False)
-    ):
-        given = np.where(probs == 0, float(tiny), probs)
-        path = saved(
-            place / f"{dtype}{stream}{suffix}".replace("--", "-"), given, labels, scale="prob", dtype=dtype
-        )
-        drawn = Drawn(np.log(np.maximum(probs, LEAST))[None], labels, exact=dtype == "f8", smooth=False)
-        check = _scores_check({"familiar": drawn}, stream=stream == "--stream")
+    given = np.where(probs == 0, float(tiny), probs)
+    for suffix, dtype, stream in rng.permutation(WAYS).tolist()[:2]:
+        path = saved(place / f"{dtype}{stream[1:]}{suffix}", given, labels, scale="prob", dtype=dtype)
+        drawn = Drawn(np.log(np.maximum(probs, LEAST))[None], labels, exact=dtype == "f8")
+        check = scores_check({"familiar": drawn}, stream=stream == "--stream")
         yield Step(("evaluate", path, *options, stream), VALID, _also_ece(check, drawn, nlls))
         fitted = place / "c.json"
         raised = replace(drawn, logits=oracle.without_zeros(drawn.logits, many=False))
         words = ("calibrate", path, "-o", fitted, *((stream,) if stream == "--stream" else ()))
-        done = yield Step(
-            words,
-            VALID,
-            lambda _, f=fitted, r=raised: _wrong_fit(f, r, "temperature", False),
-            writes=(fitted,),
-        )
-        if done == 0:
+        is_fitted = lambda _, raised=raised: _wrong_fit(place / "c.json", raised, "temperature", False)  # noqa: E731
+        if (yield Step(words, VALID, is_fitted, writes=(fitted,))) == 0:
             document = json.loads(fitted.read_text())
             used = drawn if document.get("lowest_probability") is None else raised
             after = replace(used, logits=used.logits / document["temperature"], exact=False)
-            yield Step(
-                ("evaluate", path, "--calibration", fitted, *options, stream),
-                VALID,
-                _scores_check({"familiar": after}, stream=stream == "--stream"),
-            )
+            check = scores_check({"familiar": after}, stream=stream == "--stream")
+            yield Step(("evaluate", path, "--calibration", fitted, *options, stream), VALID, check)
 
 
-SUFFIXES_OF_ZEROS = [(".npz", dtype, "--no-stream") for dtype in ("f2", "f4", "f8", ">f8", "g")] + [
-    (suffix, dtype, stream)
-    for suffix, dtype in ((".parquet", "f4"), (".parquet", "f8"), (".csv", "f8"), (".parquet", "f2"))
-    for stream in ("--stream", "--no-stream")
-]
+TABLES = ((".parquet", "f2"), (".parquet", "f4"), (".parquet", "f8"), (".csv", "f8"))
+WAYS = [(".npz", dtype, "--no-stream") for dtype in ("f2", "f4", "f8", ">f8", "g")]
+WAYS += [(*table, stream) for table in TABLES for stream in ("--stream", "--no-stream")]
 
 
 def _also_ece(check, drawn, seen):
@@ -97,10 +85,9 @@ def _also_ece(check, drawn, seen):
         found = json.loads(stdout)["familiar"]["metrics"]["ece"]
         seen.append(found["value"])
         slack = 1e-6 + 2 * (found.get("bound") or 0.0)
-        wrong = abs(seen[0] - found["value"]) > slack
-        return check(stdout) or (
-            f"ECE {found['value']} here and {seen[0]} from another type" if wrong else None
-        )
+        if abs(seen[0] - found["value"]) > slack:
+            return f"ECE {found['value']} here and {seen[0]} from another type"
+        return check(stdout)
 
     return of
 
@@ -110,7 +97,7 @@ def _also_ece(check, drawn, seen):
 
 def class_orders(place, rng):
     """A calibration, thresholds, sets or a reference, used on other orders of the same classes, other names, none."""
-    classes, n = int(rng.integers(2, 6)), int(rng.choice([30, 80]))
+    classes, n = int(rng.integers(2, 6)), pick(rng, [30, 80])
     drawn = draw(rng, many=False, members=1, n=n, classes=classes)
     logits = drawn.logits[0] * rng.uniform(0.3, 2, classes) + rng.standard_normal(classes)
     names = tuple(f"class {index}" for index in rng.permutation(classes))
@@ -118,14 +105,12 @@ def class_orders(place, rng):
         names = nasty_names(rng, classes)
     order, labels = rng.permutation(classes), drawn.labels
     moved = np.where(labels >= 0, np.argsort(order)[np.maximum(labels, 0)], IGNORE)
-    suffixes = [str(each) for each in rng.choice(SUFFIXES, 3)]
-    val = saved(place / f"val{suffixes[0]}", logits, labels, names=names)
-    other = saved(
-        place / f"other{suffixes[1]}", logits[:, order], moved, names=tuple(names[i] for i in order)
-    )
-    renamed = saved(place / f"renamed{suffixes[2]}", logits, labels, names=(*names[1:], "another"))
+    val = saved(place / f"val{pick(rng, SUFFIXES)}", logits, labels, names=names)
+    in_order = tuple(names[i] for i in order)
+    other = saved(place / f"other{pick(rng, SUFFIXES)}", logits[:, order], moved, names=in_order)
+    renamed = saved(place / f"renamed{pick(rng, SUFFIXES)}", logits, labels, names=(*names[1:], "another"))
     unnamed = saved(place / "unnamed.npz", logits, labels)
-    fitted, out = place / "fitted.json", place / f"out{rng.choice(SUFFIXES)}"
+    fitted, out = place / "fitted.json", place / f"out{pick(rng, SUFFIXES)}"
     prepare, use = _fit_and_use(val, fitted, out, rng)
     if prepare and (yield Step(prepare, ANY, may_fail=True, writes=(fitted,))) != 0:
         return
@@ -147,8 +132,8 @@ def _fit_and_use(val, fitted, out, rng):
     """A command that fits on `val`, and a step that uses what it wrote on another file."""
     options = ("--format", "json", "--resamples", 0, "--metric", "nll", "--metric", "brier")
     kinds = ["evaluate", "evaluate", "apply", "calibrated", "thresholds", "accepted", "sets", "monitor"]
-    kind = str(rng.choice(kinds))
-    method = str(rng.choice([each.name for each in CALIBRATORS if each.one_model]))
+    kind = pick(rng, kinds)
+    method = pick(rng, [each.name for each in CALIBRATORS if each.one_model])
     calibrate = ("calibrate", val, "-o", fitted, "--method", method, "--force")
     thresholds = ("thresholds", val, "--target-error", 0.8, "-o", fitted)
     thresholds += ("--per", "class") if rng.random() < 0.4 else ()
@@ -165,24 +150,18 @@ def _fit_and_use(val, fitted, out, rng):
 
 
 def _applied(fitted, path, out):
-    from surefoot import load_calibration, metrics, read_predictions, write_predictions
-
-    write_predictions(load_calibration(fitted)(read_predictions(path)), out)
-    after = read_predictions(out)
+    surefoot.write_predictions(surefoot.load_calibration(fitted)(surefoot.read_predictions(path)), out)
+    after = surefoot.read_predictions(out)
     return json.dumps({"nll": metrics.nll_unclipped(after), "brier": metrics.brier(after)})
 
 
 def _accepted(fitted, path):
-    from surefoot import load_thresholds, read_predictions
-
-    return json.dumps(load_thresholds(fitted).accepted(read_predictions(path)).tolist())
+    return json.dumps(surefoot.load_thresholds(fitted).accepted(surefoot.read_predictions(path)).tolist())
 
 
 def _sizes(val, path):
-    from surefoot import choose_sets, read_predictions
-
-    given = read_predictions(path)
-    chosen = choose_sets(read_predictions(val), coverage=0.8).of(given)
+    given = surefoot.read_predictions(path)
+    chosen = surefoot.choose_sets(surefoot.read_predictions(val), coverage=0.8).of(given)
     true = [bool(row[label]) for row, label in zip(chosen, given.labels.tolist(), strict=True) if label >= 0]
     return json.dumps({"sizes": chosen.sum(axis=1).tolist(), "true": true})
 
@@ -212,21 +191,16 @@ def _unlike(first, second):
 
 def groups(place, rng):
     """Rows that repeat within their group show no more than one row of each, by every route."""
-    classes, (n, copies) = (
-        int(rng.choice([2, 3])),
-        rng.choice([(10, 2), (10, 8), (10, 30), (40, 2), (40, 8)]).tolist(),
-    )
+    classes, (n, copies) = pick(rng, [2, 3]), pick(rng, [(10, 2), (10, 8), (10, 30), (40, 2), (40, 8)])
     sides, files = {}, {}
     for side in ("val", "current"):
         drawn = draw(rng, many=False, members=1, n=n, classes=classes)
         logits = drawn.logits[0] + np.linspace(0, 1e-3, n)[:, None] * rng.random((n, classes))  # no ties
         labels = np.where(drawn.labels < 0, 0, drawn.labels)
         names = np.array([f"{side[0]}{index:03d}" for index in rng.permutation(n)])
-        rows = (
-            rng.permutation(np.repeat(np.arange(n), copies))
-            if rng.random() < 0.5
-            else np.repeat(np.arange(n), copies)
-        )
+        rows = np.repeat(np.arange(n), copies)
+        if rng.random() < 0.5:
+            rng.shuffle(rows)
         sides[side] = (logits, labels)
         suffix, again = (str(each) for each in rng.choice(SUFFIXES, 2, replace=False))
         files[side] = [
@@ -236,7 +210,7 @@ def groups(place, rng):
             saved(place / f"{side}-ids{suffix}", logits[rows], labels[rows], ids=names[rows]),
         ]
     out = place / "out.json"
-    how = str(rng.choice(["monitor", "monitor", "thresholds", "sets"]))
+    how = pick(rng, ["monitor", "monitor", "thresholds", "sets"])
     if how == "monitor":
         yield from _monitor_of_groups(files)
         return
@@ -245,16 +219,14 @@ def groups(place, rng):
     answers = []
 
     def same(_):
-        answers.append(_facts(json.loads(out.read_text())) if out.exists() else {})
-        return _unlike(answers[0], answers[-1]) or (
-            check(json.loads(out.read_text())) if out.exists() else None
-        )
+        document = json.loads(out.read_text()) if out.exists() else {}
+        answers.append(_facts(document))
+        return _unlike(answers[0], answers[-1]) or (check(document) if document else None)
 
+    known = {"may_fail": True, "writes": (out,)}
     for path in files["val"][1:3]:
-        yield Step((words[0], path, "-o", out, *words[1:]), VALID, same, may_fail=True, writes=(out,))
-    yield Step(
-        (words[0], files["val"][3], "-o", out, *words[1:]), VALID, may_fail=True, writes=(out,), notes=REPEATS
-    )
+        yield Step((words[0], path, "-o", out, *words[1:]), VALID, same, **known)
+    yield Step((words[0], files["val"][3], "-o", out, *words[1:]), VALID, notes=REPEATS, **known)
 
 
 REPEATS = ("repeat",)
@@ -280,7 +252,7 @@ def _monitor_of_groups(files):
 
 def _thresholds_of_groups(val, out, copies, rng):
     """No bound is far below the exact one of the groups: means of groups vary less than single rows."""
-    level = float(rng.choice([0.8, 0.95]))
+    level = pick(rng, [0.8, 0.95])
 
     def check(document):
         for each in document["candidates"]:
@@ -289,23 +261,21 @@ def _thresholds_of_groups(val, out, copies, rng):
                 return f"the bound of {each['wrong']} in {each['n']} is {each['bound']}, below {bound}: that of the groups"
         return None
 
-    return ("thresholds", "--target-error", float(rng.choice([0.2, 0.5])), "--level", level), check
+    return ("thresholds", "--target-error", pick(rng, [0.2, 0.5]), "--level", level), check
 
 
 def _sets_of_groups(val, out, copies, rng):
     """As many groups are covered as conformal prediction of groups needs."""
-    coverage = float(rng.choice([0.5, 0.8, 0.95]))
+    coverage = pick(rng, [0.5, 0.8, 0.95])
     logits, labels = val
     probs = np.exp(oracle.log_probabilities(logits[None], many=False)).round(oracle.DECIMALS)
     true = probs[np.arange(len(labels)), labels]
     rank = int(np.ceil((len(labels) + 1) * coverage - 1e-9))
 
     def check(document):
-        covered = int((true >= document["least_probability"] - 1e-11).sum())
-        return (
-            f"{covered} groups are covered, not {rank}"
-            if covered < min(rank, len(labels)) or (rank > len(labels) and document["least_probability"] > 0)
-            else None
-        )
+        limit = document["least_probability"]
+        covered = int((true >= limit - 1e-11).sum())
+        is_right = limit == 0 if rank > len(labels) else covered >= rank
+        return None if is_right else f"{covered} groups are covered, not {rank}"
 
     return ("sets", "--coverage", coverage), check

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from tests.fuzz.inputs import NASTY, damaged
+from tests.fuzz.inputs import NASTY, damaged, pick
 
 KINDS = ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF", "PPM", "ICO")
 BUSY = (408, 503, 504)  # a server under load, or one that waits for a body that does not come
@@ -35,9 +35,9 @@ LENGTHS = ("-1", "0", "1", "1e3", "+5", " 5", "0x10", "9" * 19, "9" * 30, "9" * 
 def image(rng):
     """The bytes of a small image, and whether they are whole."""
     file = io.BytesIO()
-    mode = str(rng.choice(["RGB", "RGB", "L", "RGBA", "P", "1", "CMYK", "I;16", "LA", "F"]))
+    mode = pick(rng, ["RGB", "RGB", "L", "RGBA", "P", "1", "CMYK", "I;16", "LA", "F"])
     size = (int(rng.integers(1, 40)), int(rng.integers(1, 40)))
-    kind = str(rng.choice(KINDS))
+    kind = pick(rng, KINDS)
     drawn = Image.fromarray(rng.integers(0, 255, (*size[::-1], 3), dtype=np.uint8)).convert(
         "L" if mode in ("I;16", "F", "LA") else mode
     )
@@ -50,18 +50,40 @@ def image(rng):
     return damaged(data, rng) if rng.random() < 0.5 else data
 
 
+HEADS = (
+    b"content-disposition: form-data", b"content-disposition: form-data; filename*=UTF-8''%ff%00", b"content-type: image/png",
+    b"x" * 9000 + b": y", b"", b"content-disposition: form-data; name=a; filename=" + b"z" * 5000, b": novalue", b"content-type",
+    b"content-transfer-encoding: base64\r\ncontent-disposition: form-data; filename=a",
+)  # fmt: skip
+EDGES = ("-", "x" * 70, "x" * 300, "a b", "é", "", "--", '"q"', "a\\b")
+TYPES = (
+    *["image/png"] * 4,
+    "application/octet-stream",
+    "text/html",
+    "",
+    "image/",
+    "IMAGE/PNG; x=" + "y" * 500,
+)
+FORM_TYPES = ("form-data", "form-data; boundary=", "mixed; boundary=edge", "form-data; boundary=other")
+METHODS = ("GET", "HEAD", "PUT", "OPTIONS", "PO ST", "post", "TRACE", "X" * 300)
+VERSIONS = ("HTTP/1.0", "HTTP/2.0", "HTTP/9", "http/1.1", "")
+SIZES = ("{:x}", "{:x}", "{:X};x=y", "-{:x}", "0x{:x}", "{:x}" + "0" * 20, "", "zz")
+HEADERS = (
+    ("host", "evil.example"), ("host", ""), ("host", "a" * 3000), ("origin", "http://evil.example"), ("origin", "null"),
+    ("origin", "http://[::1"), ("sec-fetch-site", "cross-site"), ("content-encoding", "gzip"), ("expect", "100-continue"),
+    ("x", "y" * 70_000), ("x\x00", "y"), ("x", "a\x00b"), ("x", "\udcff"), ("x y", "z"), ("", "z"), ("x", "a\r\n b"), ("content-length", "7"),
+    ("transfer-encoding", "gzip"), ("upgrade", "websocket"), ("content-type", "text/plain"), ("range", "bytes=0-1"), ("accept", "\x1b[31m"),
+)  # fmt: skip
+
+
 def form(rng):
     """A form with images, perhaps damaged, and the boundary that its content type names."""
-    edge = str(rng.choice([*["edge"] * 20, "-", "x" * 70, "x" * 300, "a b", "é", "", "--", '"q"', "a\\b"]))
+    edge = "edge" if rng.random() < 0.7 else pick(rng, EDGES)
     parts = b""
-    for _ in range(int(rng.choice([1, 1, 2, 9, 120], p=[0.4, 0.2, 0.2, 0.1, 0.1]))):
-        name = str(rng.choice(NASTY)).encode("utf-8", "replace")
-        head = [
-            b'content-disposition: form-data; name="image"; filename="' + name + b'"', b"content-disposition: form-data",
-            b'content-disposition: form-data; filename*=UTF-8\'\'%ff%00', b"content-type: image/png", b"x" * 9000 + b": y", b"",
-            b"content-disposition: form-data; name=a; filename=" + b"z" * 5000, b": novalue", b"content-type",
-            b"content-transfer-encoding: base64\r\ncontent-disposition: form-data; filename=a",
-        ][int(rng.choice([0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9]))]  # fmt: skip
+    for _ in range(pick(rng, [1, 1, 1, 1, 2, 2, 2, 9, 9, 120])):
+        name = pick(rng, NASTY).encode("utf-8", "replace")
+        head = b'content-disposition: form-data; name="image"; filename="' + name + b'"'
+        head = head if rng.random() < 0.3 else pick(rng, HEADS)
         parts += b"--" + edge.encode() + b"\r\n" + head + b"\r\n\r\n" + image(rng) + b"\r\n"
     body = parts + b"--" + edge.encode() + b"--\r\n"
     return (damaged(body, rng) if rng.random() < 0.25 else body), edge
@@ -69,65 +91,31 @@ def form(rng):
 
 def request(rng):
     """The bytes of a request."""
-    method = "POST"
-    if rng.random() < 0.08:
-        method = str(rng.choice(["GET", "HEAD", "PUT", "OPTIONS", "PO ST", "post", "TRACE", "X" * 300]))
-    path = str(rng.choice(PATHS)) if rng.random() < 0.06 else "/predict"
+    method = "POST" if rng.random() < 0.92 else pick(rng, METHODS)
+    path = "/predict" if rng.random() < 0.94 else pick(rng, PATHS)
+    version = "HTTP/1.1" if rng.random() < 0.95 else pick(rng, VERSIONS)
+    body, kind = image(rng), pick(rng, TYPES)
     if rng.random() < 0.5:
-        body, kind = (
-            image(rng),
-            str(
-                rng.choice(
-                    ["image/png"] * 4
-                    + ["application/octet-stream", "text/html", "", "image/", "IMAGE/PNG; x=" + "y" * 500]
-                )
-            ),
-        )
-    else:
         body, edge = form(rng)
-        kind = f"multipart/form-data; boundary={edge}"
-        if rng.random() < 0.1:
-            kind = str(
-                rng.choice(
-                    [
-                        "multipart/form-data",
-                        "multipart/form-data; boundary=",
-                        "multipart/mixed; boundary=edge",
-                        "multipart/form-data; boundary=other",
-                    ]
-                )
-            )
+        kind = f"form-data; boundary={edge}" if rng.random() < 0.9 else pick(rng, FORM_TYPES)
+        kind = f"multipart/{kind}"
     headers = [("host", "localhost"), ("content-type", kind), ("connection", "close")]
     framing = rng.random()
-    if framing < 0.85:
-        headers.append(("content-length", str(len(body))))
-    elif framing < 0.9:
-        headers.append(("content-length", str(rng.choice(LENGTHS))))
+    if framing < 0.9:
+        length = str(len(body)) if framing < 0.85 else pick(rng, LENGTHS)
+        headers.append(("content-length", length))
     elif framing < 0.98:
         headers.append(("transfer-encoding", "chunked"))
-        sizes = ["{:x}", "{:x}", "{:X};x=y", "-{:x}", "0x{:x}", "{:x}" + "0" * 20, "", "zz"]
         cut = int(rng.integers(len(body) + 1))
-        pieces = [
-            str(rng.choice(sizes)).format(len(each)).encode() + b"\r\n" + each + b"\r\n"
-            for each in (body[:cut], body[cut:])
-            if each
-        ]
-        body = b"".join(pieces) + b"0\r\n\r\n"
+        pieces = [each for each in (body[:cut], body[cut:]) if each]
+        lengths = [pick(rng, SIZES).format(len(each)).encode() for each in pieces]
+        chunks = [b"%b\r\n%b\r\n" % both for both in zip(lengths, pieces, strict=True)]
+        body = b"".join(chunks) + b"0\r\n\r\n"
     if rng.random() < 0.15:
-        headers.append(_odd_header(rng))
-    version = str(rng.choice(["HTTP/1.1"] * 95 + ["HTTP/1.0", "HTTP/2.0", "HTTP/9", "http/1.1", ""]))
+        headers.append(pick(rng, HEADERS))
     lines = [f"{method} {path} {version}", *(f"{name}: {value}" for name, value in headers), "", ""]
     data = "\r\n".join(lines).encode("utf-8", "surrogateescape") + body
     return damaged(data, rng) if rng.random() < 0.05 else data
-
-
-def _odd_header(rng):
-    return [
-        ("host", "evil.example"), ("host", ""), ("host", "a" * 3000), ("origin", "http://evil.example"), ("origin", "null"),
-        ("origin", "http://[::1"), ("sec-fetch-site", "cross-site"), ("content-encoding", "gzip"), ("expect", "100-continue"),
-        ("x", "y" * 70_000), ("x\x00", "y"), ("x", "a\x00b"), ("x", "\udcff"), ("x y", "z"), ("", "z"), ("x", "a\r\n b"), ("content-length", "7"),
-        ("transfer-encoding", "gzip"), ("upgrade", "websocket"), ("content-type", "text/plain"), ("range", "bytes=0-1"), ("accept", "\x1b[31m"),
-    ][int(rng.integers(22))]  # fmt: skip
 
 
 def exchange(port, data, *, seconds=SECONDS):

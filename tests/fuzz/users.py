@@ -5,8 +5,8 @@ import ctypes
 import os
 import struct
 
-from tests.fuzz.inputs import draw, write
-from tests.fuzz.steps import ANY, REFUSED, VALID, Step, may_fail
+from tests.fuzz.inputs import draw, pick, write
+from tests.fuzz.steps import ANY, REFUSED, SUFFIXES, VALID, Step, may_fail
 
 CAPABILITIES = struct.pack("Ii", 0x20080522, 0)  # version 3, this thread
 SECUREBITS, NO_FIXUP = 28, 4  # or access() would answer for a root user with all capabilities
@@ -33,17 +33,14 @@ def as_a_user(umask):
 
 def ordinary_user(place, rng):
     """What a command writes has the modes of the umask; without permission it is refused."""
-    umask = int(rng.choice(MASKS))
-    bundle, store, task = (
-        place.base / "bundle",
-        ("--store", place.base / "run/store"),
-        place.base / "task/task.toml",
-    )
+    umask = pick(rng, MASKS)
+    bundle, task = place.base / "bundle", place.base / "task/task.toml"
+    store = ("--store", place.base / "run/store")
     drawn = draw(rng, many=False, members=1, n=60, classes=3)
-    val, out = place / f"val{rng.choice(['.npz', '.csv', '.parquet'])}", place / "out"
+    val, out = place / f"val{pick(rng, SUFFIXES)}", place / "out"
     write(drawn, val, rng)
     out.mkdir()
-    suffix, image = str(rng.choice([".npz", ".csv", ".parquet"])), place.base / "run/images/part0/000.png"
+    suffix, image = pick(rng, SUFFIXES), place.base / "run/images/part0/000.png"
     commands = [
         ("calibrate", val, "-o", out / "c.json", "--force"),
         ("apply", place.base / "documents/temperature.json", val, "-o", out / f"a{suffix}"),
@@ -59,23 +56,20 @@ def ordinary_user(place, rng):
         ("data", "decode", task, "--size", 8, "--cache", out / "cache"),
         ("train", "toy/wave", "--set", "epochs=1", "--set", "network=mlp", "--store", out / "store"),
     ]  # fmt: skip
-    words = commands[
-        int(rng.integers(len(commands) - 1)) if rng.random() < 0.99 else -1
-    ]  # the last starts processes
+    words = pick(rng, commands[:-1]) if rng.random() < 0.99 else commands[-1]  # which starts processes
     known = {"umask": umask, "may_fail": may_fail(words)}
-    locked = str(rng.choice(["nothing", "nothing", "output", "input"]))
+    locked = pick(rng, ["nothing", "nothing", "output", "input"])
     if locked == "nothing" or words[0] == "train":  # whose processes have root's rights again
         check = lambda _: _wrong_mode(out, umask)  # noqa: E731
-        done = yield Step(
-            words, place.bundles if "bundle" in words[0] else VALID, check, writes=(out,), **known
-        )
+        expect = place.bundles if "bundle" in words[0] else VALID
+        done = yield Step(words, expect, check, writes=(out,), **known)
         if done in (0, 1) and words[0] in ("bundle", "apply", "predict"):  # the one who wrote it can use it
             yield from _used(place, words, image, known)
         return
     if locked == "input" and val in words:
-        val.chmod(int(rng.choice([0, 0o200])))
+        val.chmod(pick(rng, [0, 0o200]))
     else:
-        out.chmod(int(rng.choice([0, 0o400, 0o500])))
+        out.chmod(pick(rng, [0, 0o400, 0o500]))
     yield Step(words, REFUSED, **known)
     out.chmod(0o700)
     val.chmod(0o600)

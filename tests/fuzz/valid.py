@@ -8,7 +8,7 @@ import numpy as np
 
 from surefoot.calibrators import CALIBRATORS
 from tests.fuzz import oracle
-from tests.fuzz.inputs import damaged, draw, nasty_names, write
+from tests.fuzz.inputs import damaged, draw, nasty_names, pick, write
 from tests.fuzz.steps import ANY, EITHER, SUFFIXES, TOLERANCE, VALID, Step
 
 
@@ -17,50 +17,52 @@ def _metrics(rng):
     return [word for name in oracle.METRICS for word in ("--metric", name)] if rng.random() < 0.8 else []
 
 
-def _scores_check(drawn_by_side, *, stream=False):
+RANKED = ("ece", "aurc", "risk_at_80", "coverage_at_5", "e99")
+
+
+def scores_check(drawn_by_side, names=None, *, stream=False):
+    """Compare what `evaluate` prints as JSON with the oracle; all of its metrics, or these."""
+
     def check(stdout):
         document = json.loads(stdout)
-        for side, drawn in drawn_by_side.items():
-            found, wanted = document[side], oracle.scores(drawn.logits, drawn.labels)
-            plain = {
-                "n": wanted.pop("n"),
-                "members": len(drawn.logits),
-                "classes": drawn.logits.shape[2],
-                "kind": "many_labels" if drawn.many else "one_label",
-            }
-            for name, value in plain.items():
-                if found[name] != value:
-                    return f"{side} {name} is {found[name]}, not {value}"
-            for name, value in wanted.items():
-                score = found["metrics"].get(name)
-                wrong = wrong_score(name, score, value, drawn, stream)
-                if wrong and name in RANKED:  # right if a confidence is rounded to the other side
-                    nudged = (oracle.scores(drawn.logits, drawn.labels, by)[name] for by in oracle.NUDGES)
-                    wrong = all(wrong_score(name, score, each, drawn, stream) for each in nudged) and wrong
-                if wrong:
-                    return f"{side} {wrong}"
+        return next(filter(None, (wrong(side, document[side]) for side in drawn_by_side)), None)
+
+    def wrong(side, found):
+        drawn = drawn_by_side[side]
+        wanted = oracle.scores(drawn.logits, drawn.labels)
+        kind = "many_labels" if drawn.many else "one_label"
+        facts = {
+            "n": wanted.pop("n"),
+            "members": len(drawn.logits),
+            "classes": drawn.logits.shape[2],
+            "kind": kind,
+        }
+        for name, value in facts.items():
+            if found[name] != value:
+                return f"{side} {name} is {found[name]}, not {value}"
+        for name in names or wanted:
+            problem = wrong_score(name, found["metrics"].get(name), wanted[name], drawn, stream)
+            if problem and name in RANKED:  # right if a confidence is rounded to the other side
+                nudged = (oracle.scores(drawn.logits, drawn.labels, by)[name] for by in oracle.NUDGES)
+                problem = problem and all(
+                    wrong_score(name, found["metrics"].get(name), each, drawn, stream) for each in nudged
+                )
+            if problem:
+                return f"{side} {name} is {found['metrics'].get(name)}, not {wanted[name]!r}"
         return None
 
     return check
 
 
-RANKED = ("ece", "aurc", "risk_at_80", "coverage_at_5", "e99")
-
-
 def wrong_score(name, score, value, drawn, stream):
-    if score is None:
-        return f"{name} is missing"
-    if (score["value"] is None) != (value is None):
-        return f"{name} is {score['value']}, not {value}"
+    """Whether a score is missing, or another number than this, beyond what rounding explains."""
+    if score is None or (score["value"] is None) != (value is None):
+        return True
     if value is None or (name in RANKED and not drawn.exact):
-        return None  # a float32 is another number at a decimal that decides ties and thresholds
-    slack = TOLERANCE if drawn.exact else 1e-5
-    slack += (score.get("bound") or 0.0) if stream else 0.0
-    if stream and "bound" in score and score["bound"] is None:
-        return None
-    if abs(score["value"] - value) > slack * max(1.0, abs(value)):
-        return f"{name} is {score['value']!r}, not {value!r}"
-    return None
+        return False  # a float32 is another number at a decimal that decides ties and thresholds
+    bound = score.get("bound", 0.0) if stream else 0.0
+    slack = (TOLERANCE if drawn.exact else 1e-5) + (np.inf if bound is None else bound)
+    return abs(score["value"] - value) > slack * max(1.0, abs(value))
 
 
 def evaluate_valid(place, rng):
@@ -68,9 +70,9 @@ def evaluate_valid(place, rng):
     first = draw(rng)
     sides = {"familiar": first}
     if rng.random() < 0.3:
-        n, classes = int(rng.choice([1, 7, 40])), first.logits.shape[2]
+        n, classes = pick(rng, [1, 7, 40]), first.logits.shape[2]
         sides["unfamiliar"] = draw(rng, many=first.many, n=n, classes=classes)
-    suffix = str(rng.choice(SUFFIXES if max(len(d.logits) for d in sides.values()) == 1 else SUFFIXES[:2]))
+    suffix = pick(rng, SUFFIXES if max(len(d.logits) for d in sides.values()) == 1 else SUFFIXES[:2])
     stream = suffix != ".npz" and rng.random() < 0.3
     probs = rng.random() < 0.25
     words, read = ["evaluate"], {}
@@ -83,9 +85,9 @@ def evaluate_valid(place, rng):
         words.append(path)
     known = {drawn.names for drawn in read.values() if drawn.names is not None}
     expect = VALID if len(known) < 2 else ANY
-    words += ["--format", "json", "--resamples", int(rng.choice([0, 0, 0, 7]))]
+    words += ["--format", "json", "--resamples", pick(rng, [0, 0, 0, 7])]
     words += ["--stream", "--workers", 1] if stream else ["--no-stream"]
-    yield Step((*words, *_metrics(rng)), expect, _scores_check(read, stream=stream))
+    yield Step((*words, *_metrics(rng)), expect, scores_check(read, stream=stream))
 
 
 def _in_parts(drawn, folder, suffix, rng):
@@ -107,21 +109,21 @@ def names_round_trip(place, rng):
     """Nasty class names: refused, or understood; and what `apply` writes, `evaluate` reads as the same."""
     drawn = draw(rng, members=1, least=3, classes=int(rng.integers(2, 7)))
     drawn = replace(drawn, names=nasty_names(rng, drawn.logits.shape[2]))
-    source = place / f"in{rng.choice(SUFFIXES)}"
+    source = place / f"in{pick(rng, SUFFIXES)}"
     read = write(drawn, source, rng)
-    check = _scores_check({"familiar": read})
+    check = scores_check({"familiar": read})
     options = ("--format", "json", "--resamples", 0, *_metrics(rng))
     yield Step(("evaluate", source, *options), EITHER, check)
     if rng.random() < 0.3 and source.suffix != ".npz":
-        streamed = _scores_check({"familiar": read}, stream=True)
+        streamed = scores_check({"familiar": read}, stream=True)
         yield Step(("evaluate", source, "--stream", *options), EITHER, streamed)
-    target = place / f"out{rng.choice(SUFFIXES)}"
+    target = place / f"out{pick(rng, SUFFIXES)}"
     (place / "c.json").write_text(json.dumps(temperature(1.0, read)))
     done = yield Step(("apply", place / "c.json", source, "-o", target), EITHER, writes=(target,))
     if done == 0:
         yield Step(("evaluate", target, *options), VALID, check)
         if rng.random() < 0.3:
-            form = str(rng.choice(["table", "markdown", "latex", "csv"]))
+            form = pick(rng, ["table", "markdown", "latex", "csv"])
             yield Step(("evaluate", source, "--resamples", 0, "--format", form))
 
 
@@ -139,29 +141,27 @@ def temperature(value, drawn, **changes):
 def calibrate_valid(place, rng):
     """`calibrate`, compared with an independent search; then `apply`, then `evaluate`."""
     drawn = draw(rng, least=2)
-    suffix = str(rng.choice(SUFFIXES if len(drawn.logits) == 1 else SUFFIXES[:2]))
+    suffix = pick(rng, SUFFIXES if len(drawn.logits) == 1 else SUFFIXES[:2])
     source, fitted = place / f"val{suffix}", place / "c.json"
     read = write(drawn, source, rng, probs=rng.random() < 0.2)
-    method = str(rng.choice(["temperature", "temperature", "temperature>=1", "budget"]))
+    method = pick(rng, ["temperature", "temperature", "temperature>=1", "budget"])
     stream = ("--stream",) if suffix != ".npz" and method == "temperature" and rng.random() < 0.3 else ()
     names = {"temperature>=1": "softening"}
     force = ("--force",) if rng.random() < 0.3 else ()
     words = ("calibrate", source, "-o", fitted, "--method", names.get(method, method), *stream, *force)
     raised = replace(read, logits=oracle.without_zeros(read.logits, read.many))
-    done = yield Step(
-        words, VALID, lambda _: _wrong_fit(fitted, raised, method, bool(force)), writes=(fitted,)
-    )
-    if done != 0:
+    is_fitted = lambda _: _wrong_fit(fitted, raised, method, bool(force))  # noqa: E731
+    if (yield Step(words, VALID, is_fitted, writes=(fitted,))) != 0:
         return
     document = json.loads(fitted.read_text())
     scale = document["temperature"]
     read = read if document.get("lowest_probability") is None else raised
-    target = place / f"out{rng.choice(SUFFIXES[:2] if len(read.logits) > 1 else SUFFIXES)}"
+    target = place / f"out{pick(rng, SUFFIXES[:2] if len(read.logits) > 1 else SUFFIXES)}"
     expect = VALID if suffix != ".npz" or target.suffix != ".csv" else EITHER  # lists do not fit into a .csv
     done = yield Step(("apply", fitted, source, "-o", target), expect, writes=(target,))
     if done == 0 and len(read.logits) == 1 and read.exact and 1e-3 < scale < 1e3:
         scaled = replace(read, logits=read.logits / scale)
-        check = _scores_check({"familiar": scaled})
+        check = scores_check({"familiar": scaled})
         options = ("--format", "json", "--resamples", 0, *_metrics(rng))
         yield Step(("evaluate", target, *options), VALID, check)
         yield Step(("evaluate", source, "--calibration", fitted, *options), VALID, check)
@@ -206,12 +206,12 @@ def _wrong_fit(path, drawn, method, force):
 
 def thresholds_valid(place, rng):
     """`thresholds`: the counts of its file, its bound, and the fractions that `monitor` accepts."""
-    drawn = draw(rng, many=False, n=int(rng.choice([2, 30, 120])))
+    drawn = draw(rng, many=False, n=pick(rng, [2, 30, 120]))
     if not drawn.exact:
         return
     val = place / "val.npz"
     np.savez(val, logits=drawn.logits, labels=drawn.labels)
-    target, level = float(rng.choice([0.05, 0.2, 0.5, 0.9])), float(rng.choice([0.5, 0.9, 0.95]))
+    target, level = pick(rng, [0.05, 0.2, 0.5, 0.9]), pick(rng, [0.5, 0.9, 0.95])
     out = place / "t.json"
     words = ("thresholds", val, "--target-error", target, "--level", level, "-o", out)
 
@@ -247,12 +247,12 @@ def thresholds_valid(place, rng):
 
 def sets_valid(place, rng):
     """`sets`: its limit, and how many sets contain the true class, by hand."""
-    drawn = draw(rng, many=False, n=int(rng.choice([1, 2, 30, 120])))
+    drawn = draw(rng, many=False, n=pick(rng, [1, 2, 30, 120]))
     if not drawn.exact:
         return
     val, out = place / "val.npz", place / "s.json"
     np.savez(val, logits=drawn.logits, labels=drawn.labels)
-    coverage = float(rng.choice([0.01, 0.5, 0.9, 0.99]))
+    coverage = pick(rng, [0.01, 0.5, 0.9, 0.99])
 
     def check(_):
         found = json.loads(out.read_text())
@@ -274,10 +274,10 @@ def sets_valid(place, rng):
 def refit_valid(place, rng):
     """A calibration of any kind: what `apply` writes is evaluated as the input with the calibration is."""
     drawn = draw(rng, many=False, least=2)
-    suffix = str(rng.choice(SUFFIXES if len(drawn.logits) == 1 else SUFFIXES[:2]))
+    suffix = pick(rng, SUFFIXES if len(drawn.logits) == 1 else SUFFIXES[:2])
     source, fitted = place / f"val{suffix}", place / "c.json"
     write(drawn, source, rng)
-    method = str(rng.choice([each.name for each in CALIBRATORS if each.name != "novelty"]))
+    method = pick(rng, [each.name for each in CALIBRATORS if each.name != "novelty"])
     force = ("--force",) if rng.random() < 0.5 else ()
     words = ("calibrate", source, "-o", fitted, "--method", method, *force)
     if (yield Step(words, ANY, writes=(fitted,))) != 0:
@@ -323,12 +323,9 @@ def monitor_valid(place, rng):
 
     def check(lines):
         def of(stdout):
-            found = json.loads(stdout)
+            findings = {each["name"]: each for each in json.loads(stdout)["findings"]}
+            finding = findings["confidence"]
             tops = [np.exp(oracle.log_probabilities(d.logits, False).max(axis=1)).round(12) for d in drawn]
-            text = json.dumps(found)
-            finding = next((f for f in found.get("findings", ()) if f.get("name") == "confidence"), None)
-            if finding is None:
-                return f"no finding on confidence in {text[:200]}"
             points = np.concatenate(tops)
             shares = [(t[None, :] <= points[:, None]).mean(axis=1) for t in tops]
             wanted = (tops[0].mean(), tops[1].mean(), np.abs(shares[0] - shares[1]).max())

@@ -57,14 +57,8 @@ class Worker:
         folder = self.scratch / f"case{number}{ODD_NAMES.get(number % 30, '')}"
         folder.mkdir()
         family = family_of(rng, self.family)
-        result = {
-            "case": number,
-            "family": family.__name__,
-            "commands": 0,
-            "refused": 0,
-            "compared": 0,
-            "failures": [],
-        }
+        result = {"case": number, "family": family.__name__, "failures": []}
+        result |= dict.fromkeys(("commands", "refused", "compared"), 0)
         start, searched = time.process_time(), list(sys.path)
         os.chdir(folder)
         try:
@@ -99,9 +93,8 @@ class Worker:
             return code
         refused = code == 2
         result["refused"] += refused
-        allowed = {VALID: {0}, EITHER: {0, 2}, ANY: {0, 2}, REFUSED: {2}}[step.expect] | (
-            {1} if step.may_fail else set()
-        )
+        allowed = {VALID: {0}, EITHER: {0, 2}, ANY: {0, 2}, REFUSED: {2}}[step.expect]
+        allowed |= {1} if step.may_fail else set()
         if code not in allowed:
             fail("wrong exit", f"exit code {code}, allowed {sorted(allowed)}: {err[-300:]}")
         if refused and (problem := _unclear(err)):
@@ -110,13 +103,15 @@ class Worker:
             fail("unclear refusal", f"none of {step.says}: {err[-300:]!r}")
         outputs = step.caches if refused else step.writes
         if outputs is not None:
-            changed = [
-                name
-                for name in _changed(before, _snapshot(folder))
-                if not any(_is_below(folder / name, output) for output in outputs)
+            after = _snapshot(folder)
+            differ = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+            paths = [
+                path
+                for path in (folder / name for name in differ)
+                if {path, *path.parents}.isdisjoint(outputs)
             ]
-            if changed:
-                fail("file changed", f"{changed[0]} and {len(changed) - 1} more (exit code {code})")
+            if paths:
+                fail("file changed", f"{paths[0]} and {len(paths) - 1} more (exit code {code})")
         if code in (0, 1) and code in allowed and step.expect in (VALID, EITHER):
             result["compared"] += 1
             if problem := step.check(out):
@@ -178,22 +173,14 @@ def _snapshot(folder):
             mode = path.lstat().st_mode
             content = ""
             if stat.S_ISREG(mode):
-                readable = os.access(path, os.R_OK)  # an ordinary user may not
+                is_readable = os.access(path, os.R_OK)  # an ordinary user may not
                 content = (
-                    hashlib.sha256(path.read_bytes()).hexdigest() if readable else path.stat().st_mtime_ns
+                    hashlib.sha256(path.read_bytes()).hexdigest() if is_readable else path.stat().st_mtime_ns
                 )
             elif stat.S_ISLNK(mode):
                 content = str(path.readlink())
             found[str(path.relative_to(folder))] = (stat.S_IFMT(mode), content)
     return found
-
-
-def _changed(before, after):
-    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
-
-
-def _is_below(path, output):
-    return path == output or output in path.parents
 
 
 def remove(folder):
@@ -216,9 +203,8 @@ def work(arguments):
     def announce(message):
         pipe.write(json.dumps(message) + "\n")
 
-    worker = Worker(
-        arguments.base, arguments.scratch, arguments.seed, family=arguments.family, announce=announce
-    )
+    options = {"family": arguments.family, "announce": announce}
+    worker = Worker(arguments.base, arguments.scratch, arguments.seed, **options)
     with open("/proc/self/statm") as pages:  # noqa: PTH123 it is one line
         now = int(pages.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
