@@ -361,10 +361,11 @@ MEANS = {
     EVALUATED: "Intervals of `evaluate`: 1,000 blocks of rows or groups are drawn, and confidences are "
     "joined to 512 cells. Five classes, overconfident; groups differ in difficulty and classes. The truth is "
     f"the mean of samples of {ROWS_AT_ONCE:,} rows, {ROWS_OF_TRUTH:,} in all. One in {SHARE_OF_EVALUATIONS} "
-    "of the simulations. A plug-in ECE is too high for few rows, the more the better calibrated the model is; "
-    "so the change of ECE is underestimated, and its interval is around that estimate: the last column is how "
-    "often it contains the mean estimate of as many rows. A temperature cannot change the label error, and "
-    "where it leaves no error above 0.99, the interval of the change of E99 is exact, which is wider.",
+    "of the simulations. A plug-in ECE is too high for few rows, the more the better calibrated the model "
+    "is; so the change of ECE is underestimated, and its interval is around that estimate: the last column "
+    "is how often it contains the mean estimate of as many rows. A temperature cannot change the label "
+    "error, and where it leaves no error above 0.99, the interval of the change of E99 is exact, which is "
+    "wider.",
     NEW: "Other groups of the same kind, the same networks.",
     THESE: "Other images of the same groups, the same networks.",
     RUNS: "Other networks of the same recipes, the same images.",
