@@ -13,6 +13,7 @@ from surefoot.evaluation.comparison import Difference, Mark, MethodRun, MethodRu
 from surefoot.evaluation.evaluate import paired_differences
 from surefoot.intervals import UNKNOWN, StandardError, centred_interval, clopper_pearson, few_samples_factor
 from surefoot.metrics import METRICS, nll, nll_unclipped
+from tests.evaluation.counts import sure, upper
 
 SIDES = ("familiar", "unfamiliar")
 RESAMPLES = 8
@@ -155,65 +156,6 @@ def test_agrees_with_the_paired_differences_of_scoring():
         assert (gap.value, gap.low, gap.high) == pytest.approx((score.value, score.low, score.high))
 
 
-def test_groups_widen_the_intervals():
-    def width(groups):
-        runs = [
-            MethodRuns(n, n, (method_run(0, noise, groups=groups),)) for n, noise in (("single", 0), ("b", 1))
-        ]
-        gap = (
-            compare(runs, [METRICS.named("nll")], resamples=200)
-            .method("b")
-            .cells["familiar", "nll"]
-            .from_baseline
-        )
-        return gap.high - gap.low
-
-    assert width(np.arange(150) % 3) > 1.3 * width(None)
-    assert math.isnan(width(["same"] * 150))
-
-
-def test_no_errors_among_the_sure_is_not_certainty():
-    n = 200
-    labels = [0] * n
-
-    def sure(wrong):
-        return Predictions.from_probs([[0.001, 0.999]] * wrong + [[0.999, 0.001]] * (n - wrong), labels)
-
-    runs = [
-        MethodRuns("single", "S", (MethodRun.of_sides(0, sure(10)),)),
-        MethodRuns("never", "N", (MethodRun.of_sides(0, sure(0)),)),
-    ]
-    gap = (
-        compare(runs, [METRICS.named("e99")], resamples=100)
-        .method("never")
-        .cells["familiar", "e99"]
-        .from_baseline
-    )
-    assert gap.value == pytest.approx(-0.05)
-    upper = 1 - 0.025 ** (1 / n)  # Clopper-Pearson for 0 of n
-    low = METRICS.named("e99").count(sure(10)).low
-    assert gap.high >= -0.05 + math.hypot(upper, 0.05 - low) - 1e-9
-    same = [MethodRuns(name, name, (MethodRun.of_sides(0, sure(10)),)) for name in ("single", "twin")]
-    twin = (
-        compare(same, [METRICS.named("e99")], resamples=20)
-        .method("twin")
-        .cells["familiar", "e99"]
-        .from_baseline
-    )
-    assert (twin.value, twin.low, twin.high) == (0, 0, 0)
-
-
-def sure(wrong, of, *, n=400):
-    """Of n rows `of` are sure, the first so many of them wrongly; the others are right with 0.9."""
-    probabilities = [[0.001, 0.999]] * wrong + [[0.999, 0.001]] * (of - wrong) + [[0.9, 0.1]] * (n - of)
-    return Predictions.from_probs(probabilities, [0] * n)
-
-
-def upper(n):
-    """The exact upper end of 0 of n, in closed form."""
-    return 1 - 0.025 ** (1 / n)
-
-
 def e99_gap(ours, theirs, *, resamples=100):
     """Ours less theirs: each a run per pair of counts, wrong and sure."""
     runs = [
@@ -333,13 +275,6 @@ def test_a_method_with_no_network_at_all_is_a_row_of_nothing():
     assert math.isnan(row.cells["familiar", "nll"].from_baseline.value)
 
 
-def test_same_seed_same_numbers(methods):
-    first, again = (compare(methods[:2], resamples=20, seed=1) for _ in range(2))
-    assert first.methods[1].cells == again.methods[1].cells
-    other = compare(methods[:2], resamples=20, seed=2)
-    assert other.methods[1].cells["familiar", "nll"] != first.methods[1].cells["familiar", "nll"]
-
-
 def test_mistakes_are_named(methods):
     single = methods[0]
     shuffled = MethodRun.of_sides(0, single.runs[0].sides["familiar"].take(np.arange(150)[::-1]))
@@ -387,16 +322,8 @@ def test_pairs_are_all_pairs_of_the_same_run_or_crossed_all(seed, crossed):
 
 def test_runs_of_several_networks_meet_all_runs_of_one_each():
     """Ensemble 1 is of other networks than run 1 of the single ones."""
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 60)
-
-    def method_run(run):
-        return MethodRun.of_sides(run, Predictions.from_logits(rng.normal(size=(60, 3)), labels))
-
-    singles = MethodRuns("single", "Single", tuple(method_run(run) for run in range(4)))
-    ensembles = MethodRuns(
-        "ensemble", "Ensemble", tuple(method_run(run) for run in range(2)), is_ensemble=True
-    )
+    singles = method("single", range(4))
+    ensembles = method("ensemble", range(2), shift=1, is_ensemble=True)
     cells = {m.name: m.cells["familiar", "nll"] for m in compare([singles, ensembles], resamples=20).methods}
     gap = cells["ensemble"].from_baseline
     assert gap.pairs == 8
@@ -408,32 +335,13 @@ def test_runs_of_several_networks_meet_all_runs_of_one_each():
 
 @pytest.mark.parametrize("runs", [1, 4])
 def test_the_margin_over_runs_is_of_pairs_or_of_the_method_that_was_run_again(runs):
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 3, 60)
-    methods = [
-        MethodRuns(name, name, tuple(MethodRun.of_sides(run, drawn(rng, labels)) for run in range(count)))
-        for name, count in (("single", 4), ("bayesian", runs))
-    ]
+    methods = [method("single", range(4)), method("bayesian", range(runs), shift=1)]
     single, bayesian = (m.cells["familiar", "nll"] for m in compare(methods, resamples=20).methods)
     gaps = [other.value for other in single.runs]
     if runs > 1:
         gaps = [one.value - other.value for one, other in zip(bayesian.runs, single.runs, strict=True)]
     expected = stats.ttest_1samp(gaps, 0).confidence_interval(0.95)
     assert bayesian.from_baseline.over_runs.margin == pytest.approx((expected.high - expected.low) / 2)
-
-
-def drawn(rng, labels):
-    return Predictions.from_logits(rng.normal(size=(len(labels), 3)), labels)
-
-
-def test_oracles_are_labelled():
-    assert MethodRuns("a", "A").label == "A"
-    assert MethodRuns("a", "A", oracle=True).label == "A (oracle)"
-
-
-def test_a_method_is_in_the_paper_and_no_oracle_unless_told():
-    plain = MethodRuns("a", "A")
-    assert (plain.oracle, plain.not_in_paper, plain.is_ensemble) == (False, False, False)
 
 
 def test_oracles_are_not_among_the_pairs():

@@ -9,9 +9,10 @@ from surefoot import IGNORE, InputError, Predictions, fit_temperature
 from surefoot.evaluation import groups as groups_module
 from surefoot.evaluation.evaluate import evaluate, paired_differences
 from surefoot.intervals import clopper_pearson
-from surefoot.metrics import METRICS, e99_count, ece, error_above_metric, nll
+from surefoot.metrics import METRICS, ece, error_above_metric, nll
 from surefoot.progress import Progress
 from tests.conftest import draw_many_labels, draw_one_label
+from tests.evaluation.counts import sure, upper
 
 PAPER = [METRICS.named(name) for name in ("nll", "brier", "label_error", "ece", "e99")]
 
@@ -73,30 +74,6 @@ def test_one_group_has_no_interval_and_two_a_wide_one():
     assert widths[0] > widths[1]
 
 
-def test_the_gap_of_a_count_of_zero_is_honest():
-    """0 of 43 against 71 of 540: the gap's lower end must allow for what 0 of 43 leaves open."""
-    sure = np.tile([0.999, 0.001], (43, 1))
-    familiar = Predictions.from_probs(sure, [0] * 43)
-    unfamiliar = Predictions.from_probs(np.tile([0.999, 0.001], (540, 1)), [1] * 71 + [0] * 469)
-    gap = evaluate(familiar, unfamiliar, resamples=100).gap["e99"]
-    low_u, high_u = clopper_pearson(71, 540)
-    _, high_f = clopper_pearson(0, 43)
-    rate = 71 / 540
-    assert gap.low == pytest.approx(rate - math.hypot(rate - low_u, high_f))
-    assert gap.high == pytest.approx(rate + (high_u - rate))
-
-
-def sure(wrong, of, *, n=400):
-    """Of n rows `of` are sure, the first so many of them wrongly; the others are right with 0.9."""
-    probabilities = [[0.001, 0.999]] * wrong + [[0.999, 0.001]] * (of - wrong) + [[0.9, 0.1]] * (n - of)
-    return Predictions.from_probs(probabilities, [0] * n)
-
-
-def upper(n):
-    """The exact upper end of 0 of n, in closed form."""
-    return 1 - 0.025 ** (1 / n)
-
-
 def test_the_gap_is_unfamiliar_less_familiar_where_one_has_no_errors():
     result = evaluate(sure(20, 100), sure(0, 150), metrics=PAPER, resamples=20).gap["e99"]
     low, high = clopper_pearson(20, 100)
@@ -124,32 +101,6 @@ def test_the_gap_of_proportions_is_from_their_exact_intervals_without_resamples_
         assert result.value == pytest.approx(0.2)
         assert result.low == pytest.approx(0.2 - math.hypot(0.4 - low_u, high_f - 0.2))
         assert result.high == pytest.approx(0.2 + math.hypot(high_u - 0.4, 0.2 - low_f))
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_paired_difference_from_no_errors_has_the_exact_interval(sign):
-    some, none = sure(20, 100), sure(0, 150)
-    result = paired_differences(*(some, none)[::sign], metrics=PAPER, resamples=20)["e99"]
-    low, high = clopper_pearson(20, 100)
-    ends = (0.2 - math.hypot(0.2 - low, upper(150)), high)
-    assert result.value == pytest.approx(sign * 0.2)
-    assert (result.low, result.high) == pytest.approx(tuple(sorted(sign * end for end in ends)))
-
-
-def test_paired_differences_of_no_errors_in_either_are_as_wide_as_they_leave_open():
-    result = paired_differences(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20)
-    assert result["e99"].value == 0
-    assert (result["e99"].low, result["e99"].high) == pytest.approx((-upper(200), upper(43)))
-    same = result["label_error"]
-    assert (same.value, same.low, same.high) == (0, 0, 0), "0 of 400 in both: the same answers"
-
-
-def test_proportions_have_exact_intervals():
-    predictions = draw_one_label(300, sharpness=8)
-    score = evaluate(predictions, resamples=20).sides["familiar"].metrics["e99"]
-    count = e99_count(predictions)
-    assert (score.k, score.n) == (count.k, count.n)
-    assert (score.low, score.high) == clopper_pearson(count.k, count.n)
 
 
 def test_no_resamples_no_intervals_but_exact_ones():

@@ -22,18 +22,9 @@ ROUNDING = 1e-10
 BOUNDED = [metric for metric in METRICS if metric.curve is not None and metric.name != "debiased_l2"]
 
 
-class OfHistogram(Version):
-    """One block's cells alone."""
-
-    one_label, decisions = True, 1.0
-
-    def __init__(self, histogram):
-        self.__dict__["cells"] = histogram.blocks()
-
-
 def check(confidence, correct, histogram):
     """Every metric lies where the cells say; the largest distance that they allow."""
-    exact, view = outcomes_of(confidence, correct), OfHistogram(histogram)
+    exact, view = outcomes_of(confidence, correct), Version(histogram, np.empty(0))
     worst = 0.0
     for metric in BOUNDED:
         value, (low, high) = metric.from_cells(view)
@@ -175,7 +166,7 @@ def test_every_metric_of_many_labels_is_within_the_range_of_its_cells(coarse, mo
         monkeypatch.setattr(cells_module, "UNIT", 4.0)
     predictions = draw_many_labels(300, 3, sharpness=2)
     ranked = [m for m in METRICS if m.can_be_streamed and m.of_kind(predictions.kind).numerator is None]
-    version = Version(accumulated(predictions, ranked), 0)
+    (version,) = accumulated(predictions, ranked).versions
     for metric in ranked:
         of_kind = metric.of_kind(predictions.kind)
         value, ends = of_kind.from_cells(version)

@@ -123,9 +123,8 @@ def fit_files(
         nll, ece = METRICS.named("nll_unclipped"), METRICS.named("ece")
         scaling = Rescaling.of(fitted, source.shape)
         accumulator = accumulate_source(source, (nll, ece), scaling, engine, shown.bar)
-    before, after = accumulator.scored[::-1]
-    nlls = (version.ratio(nll) for version in (before, after))
-    eces = (ece.from_cells(version)[0] for version in (before, after))
+    nlls = (accumulator.ratio(number, nll) for number in (1, 0))  # before, after
+    eces = (ece.from_cells(version)[0] for version in accumulator.versions[::-1])
     fitted = replace(fitted, evidence=Evidence(*nlls, *eces))
     return fitted if force else fitted.cautious()
 

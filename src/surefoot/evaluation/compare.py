@@ -81,8 +81,6 @@ HEADLINE: tuple[Metric, ...] = (
     BEST_T,
 )
 
-Given = tuple[Predictions, str | None]  # and the side that is resampled
-MeasuredKey = tuple[str, str, int, int | None]  # the side, the run, and the place of a network left out
 Outputs = Mapping[RunKey, Predictions]  # of one side
 Values = Mapping[str, Mapping[Place, Sequence[RunScore]]]  # by the method's name
 
@@ -117,8 +115,8 @@ def compare(
     measured = _measured(methods, metrics, outputs, resampling)
     values: dict[str, dict[Place, list[RunScore]]] = {method.name: {} for method in methods}
     for side in sides:
-        for name, run in outputs[side]:
-            for metric, score in zip(metrics, measured[side, name, run, None].scores, strict=True):
+        for (name, run), predictions in outputs[side].items():
+            for metric, score in zip(metrics, measured[id(predictions), side].scores, strict=True):
                 values[name].setdefault((side, metric.name), []).append(RunScore(run, *score))
     comparison = tabulate(methods, metrics, sides, values, baseline=baseline)
     has_runs = {method.name for method in methods if method.runs}
@@ -132,7 +130,7 @@ def compare(
     known = tuple(_with_networks(method, metrics, numbers, measured) for method in comparison.methods)
     comparison = replace(comparison, methods=known)
     for side in sides:
-        drawn = {key: measured[side, *key, None].drawn for key in outputs[side]}
+        drawn = {key: measured[id(each), side].drawn for key, each in outputs[side].items()}
         comparison = _with_differences(comparison, side, outputs[side], resampling[side], drawn, set(pairs))
     return replace(comparison, resamples=resamples)
 
@@ -215,8 +213,11 @@ class _Measured(NamedTuple):
     """What is computed of some predictions."""
 
     scores: list[tuple[float, int | None, int | None]]  # each metric, and k of n where it is a proportion
-    drawn: Array  # (metrics, resamples)
+    drawn: Array  # (metrics, resamples); empty where one of a run's networks is left out
     best_t: float | None
+
+
+Measured = Mapping[tuple[int, str], _Measured]  # by the predictions' id and their side
 
 
 def _measured(
@@ -224,36 +225,23 @@ def _measured(
     metrics: Sequence[Metric],
     outputs: Mapping[str, Outputs],
     resampling: Mapping[str, _Resampling],
-) -> dict[MeasuredKey, _Measured]:
-    """Of each side and run, and without each of a run's networks if there are resamples.
+) -> Measured:
+    """Of every run, and without each of its networks if there are resamples; shared predictions once."""
+    runs = {(id(each), side): each for side in outputs for each in outputs[side].values()}
+    without = [rest for method in methods for run in method.runs for rest in run.without if resampling]
+    given = {(id(each), side): each for rest in without for side, each in rest.sides.items()} | runs
 
-    Predictions that several runs share are measured once.
-    """
-    given: dict[MeasuredKey, Given] = {}
-    for side, of_side in outputs.items():
-        for key, predictions in of_side.items():
-            given[side, *key, None] = predictions, side if side in resampling else None
-    left_out = {
-        (method.name, run.run, place): without
-        for method in methods
-        for run in method.runs
-        for place, without in enumerate(run.without if resampling else ())
-    }
-    for network, without in left_out.items():
-        given |= {(side, *network): (predictions, None) for side, predictions in without.sides.items()}
-
-    def measure(each: Given) -> _Measured:
-        predictions, side = each
+    def measure(key: tuple[int, str]) -> _Measured:
+        predictions, draw = given[key], resampling.get(key[1]) if key in runs else None
         scores = [_score(metric, predictions) for metric in metrics]
-        drawn = np.empty(0) if side is None else resampling[side].values(predictions, metrics)
+        drawn = np.empty(0) if draw is None else draw.values(predictions, metrics)
         return _Measured(scores, drawn, _best_t.get(predictions))
 
-    distinct = {(id(predictions), side): (predictions, side) for predictions, side in given.values()}
-    done = dict(zip(distinct, in_processes(measure, list(distinct.values())), strict=True))
-    for (predictions, *_), measured in zip(distinct.values(), done.values(), strict=True):
+    done = dict(zip(given, in_processes(measure, list(given)), strict=True))
+    for key, measured in done.items():
         if measured.best_t is not None:
-            _best_t[predictions] = measured.best_t
-    return {key: done[id(predictions), side] for key, (predictions, side) in given.items()}
+            _best_t[given[key]] = measured.best_t
+    return done
 
 
 def _score(metric: Metric, predictions: Predictions) -> tuple[float, int | None, int | None]:
@@ -265,7 +253,7 @@ def _with_networks(
     method: MethodRuns,
     metrics: Sequence[Metric],
     numbers: Mapping[Spec, int],
-    measured: Mapping[MeasuredKey, _Measured],
+    measured: Measured,
 ) -> MethodRuns:
     """With what each network, by its number, contributes to each mean: the value of its run.
 
@@ -281,8 +269,8 @@ def _with_networks(
             value, members = values.get(run.run, NAN), len(run.without)
             if not members:
                 networks[keys[run.run] or ("run", method.is_ensemble, run.run)] = value
-            for place, key in enumerate(keys[run.run] if members else ()):
-                left = measured.get((side, method.name, run.run, place))
+            for key, without in zip(keys[run.run] if members else (), run.without, strict=False):
+                left = measured.get((id(without.sides.get(side)), side))
                 rest = NAN if left is None else left.scores[index][0]
                 networks[(key,)] = members * value - (members - 1) * rest
         cells[side, name] = replace(cell, networks=networks)

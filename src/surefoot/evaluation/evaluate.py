@@ -17,11 +17,13 @@ from surefoot.evaluation.scores import (
     Score,
     Scored,
     SetScores,
+    change,
+    counted,
     independent_difference,
     require_resampling,
 )
 from surefoot.evaluation.streamed import scored_files
-from surefoot.intervals import centred_interval, few_samples_factor, needs_exact
+from surefoot.intervals import centred_interval, few_samples_factor
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array
@@ -119,8 +121,8 @@ def _scored_in_memory(
         spread = replicates(versions, metrics, resamples=resamples, rng=rng, tick=tick)
         scores = [_scores(p, metrics, r) for p, r in zip(versions, spread, strict=True)]
         scores[-1] = replace(scores[-1], zeros=predictions.true_zeros())
-        change = {} if calibration is None else differences(metrics, scores, spread)
-        result[side] = Scored(scores, change, spread[0])
+        changes = {} if calibration is None else differences(metrics, scores, spread)
+        result[side] = Scored(scores, changes, spread[0])
     return result
 
 
@@ -195,11 +197,8 @@ def differences(
     factor = few_samples_factor(min(a.independent, b.independent))
     for metric, drawn in zip(metrics, spread[0] - spread[1], strict=True):
         ours, theirs = a.metrics[metric.name], b.metrics[metric.name]
-        if needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
-            result[metric.name] = independent_difference(ours, theirs)
-        else:
-            interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
-            result[metric.name] = Score(interval.value, interval.low, interval.high)
+        interval = centred_interval(ours.value - theirs.value, drawn, ANYWHERE, factor=factor)
+        result[metric.name] = change(ours, theirs, interval.low, interval.high)
     return result
 
 
@@ -225,8 +224,4 @@ def _score(metric: Metric, predictions: Predictions, drawn: Array, factor: float
     if count is None:
         return Score(interval.value, interval.low, interval.high)
     independent = predictions.groups is None and predictions.kind is LabelKind.ONE_LABEL
-    if independent or not np.isfinite(interval.low):
-        return Score(count.value, count.low, count.high, count.k, count.n)
-    # Decisions of one row or group are not independent: take the wider end of the two intervals.
-    low, high = min(count.low, interval.low), max(count.high, interval.high)
-    return Score(count.value, low, high, count.k, count.n)
+    return counted(count, interval.low, interval.high, independent=independent)

@@ -11,7 +11,7 @@ from surefoot import __version__
 from surefoot.arguments import checked
 from surefoot.errors import require_whole
 from surefoot.evaluation import MOST_RESAMPLES
-from surefoot.intervals import LEVEL, NAN, Interval, difference_of_proportions
+from surefoot.intervals import LEVEL, NAN, Interval, Proportion, difference_of_proportions, needs_exact
 from surefoot.metrics import Metric
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
@@ -84,11 +84,31 @@ class Scored:
     drawn: Array | None = None  # the first one's metrics in each resample (metrics, resamples), if in memory
 
 
+def counted(count: Proportion, low: float, high: float, *, independent: bool) -> Score:
+    """k of n with its exact interval.
+
+    Decisions of one row or group are not independent: of their interval and the exact one the wider ends.
+    """
+    if independent or not np.isfinite(low):
+        return Score(count.value, count.low, count.high, count.k, count.n)
+    return Score(count.value, min(count.low, low), max(count.high, high), count.k, count.n)
+
+
+def change(ours: Score, theirs: Score, low: float, high: float) -> Score:
+    """The first less the second of the same samples, with that interval unless it must be exact."""
+    if needs_exact((ours.k, ours.n), (theirs.k, theirs.n)):
+        return independent_difference(ours, theirs)
+    return Score(ours.value - theirs.value, low, high, bound=_added(ours.bound, theirs.bound))
+
+
 def independent_difference(ours: Score, theirs: Score) -> Score:
     """The difference of scores of independent samples, from their own intervals."""
     interval = difference_of_proportions(*(Interval(s.value, s.low, s.high) for s in (ours, theirs)))
-    bound = None if ours.bound is None else ours.bound + (theirs.bound or 0.0)
-    return Score(interval.value, interval.low, interval.high, bound=bound)
+    return Score(interval.value, interval.low, interval.high, bound=_added(ours.bound, theirs.bound))
+
+
+def _added(ours: float | None, theirs: float | None) -> float | None:
+    return None if ours is None else ours + (theirs or 0.0)
 
 
 @checked

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from time import monotonic
 from typing import cast
 
@@ -11,12 +12,12 @@ from surefoot.calibrators import Calibration
 from surefoot.calibrators.streamed import Rescaling
 from surefoot.errors import InputError
 from surefoot.evaluation.bootstrap import AT_ONCE, CELLS, Drawn, mean_of_blocks
-from surefoot.evaluation.scores import Score, Scored, SetScores, independent_difference
-from surefoot.intervals import NAN, NORMAL, Proportion, centred_interval, few_samples_factor, needs_exact
+from surefoot.evaluation.scores import Score, Scored, SetScores, change, counted
+from surefoot.intervals import NAN, NORMAL, Proportion, centred_interval, few_samples_factor
 from surefoot.metrics import Metric
-from surefoot.metrics.accumulate import Accumulator, Version, accumulate_source, farthest
+from surefoot.metrics.accumulate import Accumulator, accumulate_source, farthest
 from surefoot.metrics.metric import Cells
-from surefoot.predictions.labels import ONE_HOT
+from surefoot.predictions.labels import ONE_HOT, LabelKind
 from surefoot.predictions.outcomes import Array, HasOutcomes
 from surefoot.predictions.readers import IN_MEMORY
 from surefoot.predictions.scanned import ScannedPredictions
@@ -37,7 +38,7 @@ def scored_files(
         if not metric.can_be_streamed:
             raise InputError(f"metric {metric.name!r} cannot be streamed; needed: {IN_MEMORY}")
     accumulators = _accumulated(given, calibration, metrics, shown)
-    versions = sum(len(accumulator.request.versions) for accumulator in accumulators.values())
+    versions = sum(len(accumulator.versions) for accumulator in accumulators.values())
     with shown.bar("resampling", resamples * versions) as tick:
         return scored_accumulators(accumulators, metrics, resamples=resamples, seed=seed, tick=tick)
 
@@ -88,26 +89,33 @@ def scored_accumulators(
         if not accumulator.rows:
             raise InputError(f"the {side} predictions have no labels; needed: at least one")
         scores = [
-            _set_scores(version, metrics, resamples, np.random.default_rng([seed, index]), tick)
-            for version in accumulator.scored
+            _set_scores(accumulator, number, metrics, resamples, np.random.default_rng([seed, index]), tick)
+            for number in range(len(accumulator.versions))
         ]
-        change = {}
+        changes = {}
         if len(scores) > 1:
-            change = {metric.name: _change(accumulator, metric, scores) for metric in metrics}
-        result[side] = Scored(scores, change)
+            changes = {metric.name: _change(accumulator, metric, scores) for metric in metrics}
+        result[side] = Scored(scores, changes)
     return result
 
 
 def _set_scores(
-    version: Version, metrics: Sequence[Metric], resamples: int, rng: np.random.Generator, tick: Tick
+    accumulator: Accumulator,
+    number: int,
+    metrics: Sequence[Metric],
+    resamples: int,
+    rng: np.random.Generator,
+    tick: Tick,
 ) -> SetScores:
-    shape, rows = version.accumulator.request.shape, version.accumulator.rows
+    """Of one version."""
+    shape, rows = accumulator.request.shape, accumulator.rows
     metrics = [metric.of_kind(shape.kind) for metric in metrics]
     drawn: Mapping[str, Array] = {}
-    if version.one_label and resamples:
+    if shape.kind is LabelKind.ONE_LABEL and resamples:
         ranked = [m for m in metrics if (m.curve or m.of_residuals) and m.resampled]
         if ranked:
-            drawn = replicates(version.pooled_cells, ranked, resamples=resamples, rng=rng, tick=tick)
+            cells = accumulator.versions[number].pooled_cells
+            drawn = replicates(cells, ranked, resamples=resamples, rng=rng, tick=tick)
     return SetScores(
         n=rows,
         members=shape.members,
@@ -115,12 +123,12 @@ def _set_scores(
         kind=shape.kind,
         independent=rows,
         metrics={
-            metric.name: _ranked_score(version, metric, drawn.get(metric.name, np.empty(0)))
+            metric.name: _ranked_score(accumulator, number, metric, drawn.get(metric.name, np.empty(0)))
             if metric.numerator is None
-            else _ratio_score(version, metric)
+            else _ratio_score(accumulator, number, metric)
             for metric in metrics
         },
-        zeros=version.accumulator.zeros if version.is_as_given else 0,
+        zeros=accumulator.zeros if accumulator.request.scalings[number] is None else 0,
     )
 
 
@@ -144,53 +152,48 @@ def replicates(
     return {metric.name: of_metric for metric, of_metric in zip(metrics, every, strict=True)}
 
 
-def _ratio_score(version: Version, metric: Metric) -> Score:
+def _ratio_score(accumulator: Accumulator, number: int, metric: Metric) -> Score:
     """A ratio of sums with a normal interval; of whole numbers, k of n, with the exact one."""
-    value = version.ratio(metric)
-    low = high = NAN
-    half = _half_width(version.accumulator, version.gradient(metric))
-    if np.isfinite(half):
-        low, high = np.clip([value - half, value + half], *metric.bounds).tolist()
+    value, half = (
+        accumulator.ratio(number, metric),
+        _half_width(accumulator, accumulator.gradient(number, metric)),
+    )
+    low, high = np.clip([value - half, value + half], *metric.bounds).tolist()
     if metric.count is None:
         return Score(value, low, high)
-    count = Proportion.of(*map(round, version.sums(metric)))
-    if version.one_label or not count.n:
-        return Score(count.value, count.low, count.high, count.k, count.n)
-    # Decisions of one row are not independent: take the wider end of the two intervals.
-    return Score(count.value, min(count.low, low), max(count.high, high), count.k, count.n)
+    one_label = accumulator.request.shape.kind is LabelKind.ONE_LABEL
+    return counted(
+        Proportion.of(*map(round, accumulator.sums(number, metric))), low, high, independent=one_label
+    )
 
 
-def _ranked_score(version: Version, metric: Metric, drawn: Array) -> Score:
+def _ranked_score(accumulator: Accumulator, number: int, metric: Metric, drawn: Array) -> Score:
     """A metric from cells, with the interval of its resamples; k of n where that is known exactly."""
+    version = accumulator.versions[number]
     value, ends = metric.from_cells(version)
     bound = None if ends is None else farthest(value, ends)
-    factor = few_samples_factor(version.accumulator.rows)
-    interval = centred_interval(value, drawn, metric.bounds, factor=factor)
-    if metric.count is not None and metric.curve is not None and version.one_label and bound == 0:
-        count = metric.count(cast(HasOutcomes, version))  # reads the curve alone
-        if count is not None:
-            return Score(count.value, count.low, count.high, count.k, count.n, bound=bound)
-    return Score(value, interval.low, interval.high, bound=bound)
+    interval = centred_interval(value, drawn, metric.bounds, factor=few_samples_factor(accumulator.rows))
+    score = Score(value, interval.low, interval.high, bound=bound)
+    if metric.count is None or metric.curve is None or version.odds is not None or bound != 0:
+        return score
+    count = metric.count(cast(HasOutcomes, version))  # reads the curve alone
+    return score if count is None else replace(counted(count, NAN, NAN, independent=True), bound=bound)
 
 
 def _half_width(accumulator: Accumulator, gradient: Array) -> float:
-    """Of the 95% interval of a ratio of sums: each row moves it by gradient @ facts / decisions."""
-    square = float(gradient @ accumulator.sums.products @ gradient)
+    """Of the 95% interval of a ratio of sums, which a row moves by gradient @ what it adds / decisions."""
+    square = float(gradient @ accumulator.products @ gradient)
     factor = few_samples_factor(accumulator.rows)
     with np.errstate(invalid="ignore"):  # one row has no spread: 0 times an infinite factor
-        return float(NORMAL * factor * np.sqrt(np.maximum(0.0, square)) / accumulator.sums.total[0])
+        half = float(NORMAL * factor * np.sqrt(np.maximum(0.0, square)) / accumulator.totals[0])
+    return half if np.isfinite(half) else NAN
 
 
 def _change(accumulator: Accumulator, metric: Metric, scored: Sequence[SetScores]) -> Score:
     """Calibrated less as given; paired for ratios of sums, whose products across versions are known."""
     after, before = (scores.metrics[metric.name] for scores in scored)
-    value = after.value - before.value
-    if needs_exact((after.k, after.n), (before.k, before.n)):
-        return independent_difference(after, before)
+    value, half = after.value - before.value, NAN
     metric = metric.of_kind(accumulator.request.shape.kind)
     if metric.numerator is not None:
-        gradients = [accumulator.scored[number].gradient(metric) for number in (0, 1)]
-        half = _half_width(accumulator, gradients[0] - gradients[1])
-        return Score(value, value - half, value + half) if np.isfinite(half) else Score(value)
-    bound = None if after.bound is None else after.bound + (before.bound or 0.0)
-    return Score(value, bound=bound)
+        half = _half_width(accumulator, accumulator.gradient(0, metric) - accumulator.gradient(1, metric))
+    return change(after, before, value - half, value + half)

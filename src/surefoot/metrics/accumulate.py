@@ -14,42 +14,13 @@ from surefoot.metrics.metric import Cells, Metric, PerDecision, Range
 from surefoot.predictions.engines import Engine
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import outcomes_of
-from surefoot.predictions.outcomes import ONE, Array, Curve
+from surefoot.predictions.outcomes import ONE, Array, Curve, Outcomes
 from surefoot.predictions.readers import Batch, Shape, labelled
 from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.predictions.zeros import count_true_zeros
 from surefoot.progress import Watch
 
 Rescaling = Callable[[NDArray[np.floating], LabelKind], NDArray[np.floating]]  # of the logits of some rows
-
-
-@dataclass(frozen=True, eq=False)
-class Sums:
-    """Sums of some facts and of all their products; a sum is two float64, head and rest."""
-
-    head: Array  # (facts,)
-    rest: Array  # what was rounded off the head
-    products: Array  # (facts, facts)
-
-    @staticmethod
-    def empty(facts: int) -> "Sums":
-        return Sums(np.zeros(facts), np.zeros(facts), np.zeros((facts, facts)))
-
-    @staticmethod
-    def of(facts: Array) -> "Sums":
-        """Of facts (facts, rows)."""
-        return Sums(facts.sum(axis=1), np.zeros(len(facts)), facts @ facts.T)
-
-    @property
-    def total(self) -> Array:
-        return self.head + self.rest
-
-    def merged(self, other: "Sums") -> "Sums":
-        """The sums of both; Knuth's two-sum keeps what the addition rounds off."""
-        head = self.head + other.head
-        of_other = head - self.head
-        lost = (self.head - (head - of_other)) + (other.head - of_other)
-        return Sums(head, self.rest + other.rest + lost, self.products + other.products)
 
 
 TOLERANCE = 1e-4  # what ECE and all that is read from the risk-coverage curve may be off
@@ -62,113 +33,71 @@ class Request:
 
     shape: Shape
     metrics: tuple[Metric, ...]
-    versions: tuple[Rescaling | None, ...]
-    grids: tuple[Grid, ...]  # one per version
+    scalings: tuple[Rescaling | None, ...]
+    grids: tuple[Grid, ...]  # one per scaling
 
     @staticmethod
     def of(
-        shape: Shape, metrics: Sequence[Metric] = (), versions: tuple[Rescaling | None, ...] = (None,)
+        shape: Shape, metrics: Sequence[Metric] = (), scalings: tuple[Rescaling | None, ...] = (None,)
     ) -> "Request":
         of_kind = tuple(metric.of_kind(shape.kind) for metric in metrics)
-        return Request(shape, of_kind, versions, (Grid.of(shape.blocks),) * len(versions))
-
-    @cached_property
-    def summed(self) -> tuple[PerDecision, ...]:
-        """What is summed in each version: numerators and denominators, metric by metric."""
-        parts = (part for metric in self.metrics for part in (metric.numerator, metric.denominator))
-        return tuple(part for part in parts if part is not None)
-
-    @cached_property
-    def places(self) -> dict[str, tuple[int, int | None]]:
-        """Where a metric's numerator and denominator are among them; None: it is the number of decisions."""
-        places: dict[str, tuple[int, int | None]] = {}
-        end = 0
-        for metric in self.metrics:
-            if metric.numerator is not None:
-                places[metric.name] = (end, None if metric.denominator is None else end + 1)
-                end += 1 if metric.denominator is None else 2
-        return places
+        return Request(shape, of_kind, scalings, (Grid.of(shape.blocks),) * len(scalings))
 
     @property
-    def facts(self) -> int:
-        """The number of sums: the decisions, then version by version."""
-        return 1 + len(self.versions) * len(self.summed)
-
-
-@dataclass(frozen=True, eq=False)
-class Accumulator:
-    """Sums and counts of some rows; two of them merge into that of all their rows."""
-
-    request: Request
-    rows: int  # with at least one known label
-    sums: Sums
-    histograms: tuple[Histogram, ...]  # one per version
-    residuals: Array  # (versions, blocks, SMOOTH_GRID): what smooth ECE reads
-    odds: tuple[LogOdds, ...]  # one per version; none for one label
-    one_hot: bool = True  # many labels: every row has exactly one
-    zeros: int = 0  # known labels whose probability is exactly 0, in the logits as given
-
-    @staticmethod
-    def empty(request: Request) -> "Accumulator":
-        shape, versions = request.shape, len(request.versions)
-        many = shape.kind is LabelKind.MANY_LABELS
-        return Accumulator(
-            request=request,
-            rows=0,
-            sums=Sums.empty(request.facts),
-            histograms=tuple(Histogram.empty(grid, shape.blocks) for grid in request.grids),
-            residuals=np.zeros((versions, shape.blocks, SMOOTH_GRID)),
-            odds=tuple(LogOdds.empty(shape.classes) for _ in range(versions)) if many else (),
-        )
+    def summed(self) -> list[PerDecision]:
+        """What is summed under each scaling: numerators and denominators, metric by metric."""
+        parts = (part for metric in self.metrics for part in (metric.numerator, metric.denominator))
+        return [part for part in parts if part is not None]
 
     @cached_property
-    def scored(self) -> "tuple[Version, ...]":
-        """The versions as metrics read them, when all rows have been added."""
-        return tuple(Version(self, number) for number in range(len(self.request.versions)))
-
-    def merged(self, other: "Accumulator") -> "Accumulator":
-        """Over the rows of both: whole numbers exactly, sums to the last digits of a float64."""
-        pairs = zip(self.histograms, other.histograms, strict=True)
-        return Accumulator(
-            request=self.request,
-            rows=self.rows + other.rows,
-            sums=self.sums.merged(other.sums),
-            histograms=tuple(ours.merged(theirs) for ours, theirs in pairs),
-            residuals=self.residuals + other.residuals,
-            odds=tuple(ours.merged(theirs) for ours, theirs in zip(self.odds, other.odds, strict=True)),
-            one_hot=self.one_hot and other.one_hot,
-            zeros=self.zeros + other.zeros,
-        )
+    def columns(self) -> dict[tuple[int, str], tuple[int, int]]:
+        """By scaling and metric: the sums that are its numerator and denominator (0: decisions)."""
+        columns, end = {}, 1
+        for number in range(len(self.scalings)):
+            for metric in self.metrics:
+                if metric.numerator is not None:
+                    below = end + 1 if metric.denominator is not None else 0
+                    columns[number, metric.name] = end, below
+                    end = max(end, below) + 1
+        return columns
 
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """One version of what was accumulated, as metrics read it."""
+    """Decisions under one scaling, in cells. When all have been added, metrics read them as outcomes."""
 
-    accumulator: Accumulator
-    number: int
+    histogram: Histogram
+    residuals: Array  # (blocks, SMOOTH_GRID): what smooth ECE reads
+    odds: LogOdds | None = None  # of many labels
 
-    @property
-    def one_label(self) -> bool:
-        return self.accumulator.request.shape.kind is LabelKind.ONE_LABEL
+    @staticmethod
+    def empty(shape: Shape, grid: Grid) -> "Version":
+        odds = LogOdds.empty(shape.classes) if shape.kind is LabelKind.MANY_LABELS else None
+        return Version(Histogram.empty(grid, shape.blocks), np.zeros((shape.blocks, SMOOTH_GRID)), odds)
 
-    @property
-    def is_as_given(self) -> bool:
-        return self.accumulator.request.versions[self.number] is None
+    def add(self, outcomes: Outcomes) -> None:
+        """Count some decisions, in place."""
+        doubt = ONE - np.rint(outcomes.confidence * ONE)
+        residual = outcomes.correct - outcomes.confidence
+        for block, part in enumerate(outcomes.blocks):
+            self.histogram.add(block, doubt[part], ~outcomes.correct[part])
+            self.residuals[block] += spread_on_grid(outcomes.confidence[part], residual[part])
+            if self.odds is not None and outcomes.score is not None and outcomes.positive is not None:
+                self.odds.add(block, outcomes.score[part], outcomes.positive[part])
 
-    @property
-    def decisions(self) -> float:
-        return float(self.accumulator.sums.total[0])
+    def merged(self, other: "Version") -> "Version":
+        odds = None
+        if self.odds is not None and other.odds is not None:
+            odds = self.odds.merged(other.odds)
+        return Version(self.histogram.merged(other.histogram), self.residuals + other.residuals, odds)
 
     @cached_property
     def cells(self) -> tuple[Cells, ...]:
-        return self.accumulator.histograms[self.number].blocks()
+        return self.histogram.blocks()
 
     @cached_property
     def pooled_cells(self) -> Cells:
-        if self.one_label:
-            return self.cells[0]
-        return self.accumulator.histograms[self.number].pooled().blocks()[0]
+        return self.cells[0] if len(self.cells) == 1 else self.histogram.pooled().blocks()[0]
 
     @property
     def outcomes(self) -> "Version":
@@ -178,7 +107,7 @@ class Version:
     def block_curves(self) -> tuple[Curve, ...]:
         return tuple(cells.curve for cells in self.cells)
 
-    @cached_property
+    @property
     def pooled_curve(self) -> Curve:
         return self.pooled_cells.curve
 
@@ -187,82 +116,94 @@ class Version:
         """None: scores of many labels are counted, not ranked."""
         return ()
 
-    @property
-    def residuals(self) -> Array:
-        return np.asarray(self.accumulator.residuals[self.number])
-
     def mean_average_precision_range(self) -> Range:
-        return self.accumulator.odds[self.number].mean_average_precision_range()
+        assert self.odds is not None
+        return self.odds.mean_average_precision_range()
 
-    def sums(self, metric: Metric) -> tuple[float, float]:
-        """The sums of a metric's numerator and denominator."""
-        totals = self.accumulator.sums.total
-        above, below = self._columns(metric)
-        return float(totals[above]), float(totals[below])
 
-    def ratio(self, metric: Metric) -> float:
+@dataclass(eq=False)
+class Accumulator:
+    """Sums and counts of some rows; two of them merge into that of all their rows."""
+
+    request: Request
+    totals: Array  # (sums,): the number of decisions, then what is summed under each scaling
+    products: Array  # (sums, sums): of what a row adds to each
+    versions: tuple[Version, ...]  # one per scaling
+    rows: int = 0  # with at least one known label
+    one_hot: bool = True  # many labels: every row has exactly one
+    zeros: int = 0  # known labels whose probability is exactly 0, in the logits as given
+
+    @staticmethod
+    def empty(request: Request) -> "Accumulator":
+        sums = 1 + len(request.scalings) * len(request.summed)
+        versions = tuple(Version.empty(request.shape, grid) for grid in request.grids)
+        one_hot = request.shape.kind is LabelKind.MANY_LABELS
+        return Accumulator(request, np.zeros(sums), np.zeros((sums, sums)), versions, one_hot=one_hot)
+
+    def add(self, batch: Batch) -> None:
+        """Add some rows that have a label."""
+        request, kind, n = self.request, self.request.shape.kind, len(batch.labels)
+        sums = np.empty((len(self.totals), n))
+        places = iter(sums[1:])
+        for scaling, version in zip(request.scalings, self.versions, strict=True):
+            logits = batch.logits if scaling is None else scaling(batch.logits, kind)
+            outcomes = outcomes_of(logits, batch.labels, kind)
+            sums[0] = np.bincount(outcomes.row, minlength=n)
+            for part in request.summed:
+                values = part(outcomes)
+                one_each = kind is LabelKind.ONE_LABEL
+                next(places)[:] = values if one_each else np.bincount(outcomes.row, values, n)
+            version.add(outcomes)
+        self.rows += n
+        self.totals += sums.sum(axis=1)
+        self.products += sums @ sums.T
+        self.one_hot = self.one_hot and bool(
+            (batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all()
+        )
+        self.zeros += count_true_zeros(batch.logits, batch.labels, kind)
+
+    def merged(self, other: "Accumulator") -> "Accumulator":
+        """Over the rows of both: whole numbers exactly, sums to the last digits of a float64."""
+        pairs = zip(self.versions, other.versions, strict=True)
+        return Accumulator(
+            self.request,
+            self.totals + other.totals,
+            self.products + other.products,
+            tuple(ours.merged(theirs) for ours, theirs in pairs),
+            rows=self.rows + other.rows,
+            one_hot=self.one_hot and other.one_hot,
+            zeros=self.zeros + other.zeros,
+        )
+
+    def sums(self, number: int, metric: Metric) -> tuple[float, float]:
+        """The sums of a metric's numerator and denominator, in the version of that number."""
+        above, below = self.request.columns[number, metric.name]
+        return float(self.totals[above]), float(self.totals[below])
+
+    def ratio(self, number: int, metric: Metric) -> float:
         """The value of a metric that is a ratio of sums."""
-        above, below = self.sums(metric)
+        above, below = self.sums(number, metric)
         return metric.transform.of(above / below) if below else NAN
 
-    def gradient(self, metric: Metric) -> Array:
+    def gradient(self, number: int, metric: Metric) -> Array:
         """How a ratio of sums changes with each sum, times the number of decisions."""
-        gradient = np.zeros(self.accumulator.request.facts)
-        above, below = self.sums(metric)
+        above, below = self.sums(number, metric)
         if not below:
-            return np.full_like(gradient, NAN)
-        scale = metric.transform.slope(above / below) * self.decisions / below
-        columns = self._columns(metric)
+            return np.full_like(self.totals, NAN)
+        columns, gradient = self.request.columns[number, metric.name], np.zeros_like(self.totals)
+        scale = metric.transform.slope(above / below) * self.totals[0] / below
         gradient[columns[0]] = scale
         gradient[columns[1]] = -scale * above / below
         return gradient
-
-    def _columns(self, metric: Metric) -> tuple[int, int]:
-        request = self.accumulator.request
-        above, below = request.places[metric.name]
-        first = 1 + self.number * len(request.summed)
-        return first + above, 0 if below is None else first + below
 
 
 def accumulate(batches: Iterable[Batch], request: Request) -> Accumulator:
     """The sums and counts of all rows of the batches, each read once and forgotten."""
     result = Accumulator.empty(request)
-    for batch in batches:
-        result = _with_batch(result, labelled(batch))
+    for batch in map(labelled, batches):
+        if len(batch.labels):
+            result.add(batch)
     return result
-
-
-def _with_batch(accumulator: Accumulator, batch: Batch) -> Accumulator:
-    """The accumulator with a batch added. Its arrays of counts are not shared, and are filled in place."""
-    request, n = accumulator.request, len(batch.labels)
-    shape = request.shape
-    if not n:
-        return accumulator
-    logits = [batch.logits if v is None else v(batch.logits, shape.kind) for v in request.versions]
-    many = shape.kind is LabelKind.MANY_LABELS
-    facts = np.empty((request.facts, n))
-    places = iter(facts[1:])
-    for version, of_version in enumerate(logits):
-        outcomes = outcomes_of(of_version, batch.labels, shape.kind)
-        facts[0] = np.bincount(outcomes.row, minlength=n)
-        for fact in request.summed:
-            values = fact(outcomes)
-            next(places)[:] = np.bincount(outcomes.row, values, n) if many else values
-        doubt = ONE - np.rint(outcomes.confidence * ONE)
-        residual = outcomes.correct - outcomes.confidence
-        for block, part in enumerate(outcomes.blocks):
-            accumulator.histograms[version].add(block, doubt[part], ~outcomes.correct[part])
-            accumulator.residuals[version, block] += spread_on_grid(outcomes.confidence[part], residual[part])
-            if outcomes.score is not None and outcomes.positive is not None:
-                accumulator.odds[version].add(block, outcomes.score[part], outcomes.positive[part])
-    one_hot = accumulator.one_hot and many
-    return replace(
-        accumulator,
-        rows=accumulator.rows + n,
-        sums=accumulator.sums.merged(Sums.of(facts)),
-        one_hot=one_hot and bool((batch.labels >= 0).all() and ((batch.labels == 1).sum(axis=1) == 1).all()),
-        zeros=accumulator.zeros + count_true_zeros(batch.logits, batch.labels, shape.kind),
-    )
 
 
 def accumulate_source(
@@ -273,15 +214,15 @@ def accumulate_source(
     watch: Watch,
 ) -> Accumulator:
     """A side's sums and cells, in cells so fine that the bound holds, if a few readings can make it so."""
-    versions = (None,) if scaling is None else (scaling, None)
-    request = Request.of(source.shape, metrics, versions)
-    for number in range(1, PASSES + 1):
-        with watch("reading" if number == 1 else f"reading, time {number}", source.rows) as tick:
+    scalings = (None,) if scaling is None else (scaling, None)
+    request = Request.of(source.shape, metrics, scalings)
+    for time in range(1, PASSES + 1):
+        with watch("reading" if time == 1 else f"reading, time {time}", source.rows) as tick:
             result = engine(source.parts, source.shape, partial(accumulate, request=request), tick)
         grids = list(request.grids)
-        for version, histogram in enumerate(result.histograms):
-            if worst_bound(result.scored[version], request.metrics) > TOLERANCE:
-                grids[version] = histogram.refined() or grids[version]
+        for number, version in enumerate(result.versions):
+            if worst_bound(version, request.metrics) > TOLERANCE:
+                grids[number] = version.histogram.refined() or grids[number]
         if grids == list(request.grids):
             break
         request = replace(request, grids=tuple(grids))
@@ -290,8 +231,7 @@ def accumulate_source(
 
 def worst_bound(version: Version, metrics: Sequence[Metric]) -> float:
     """How far any metric of a curve can be from the truth, of those whose range is known."""
-    on_curves = [metric for metric in metrics if metric.curve is not None] if version.decisions else []
-    estimates = [metric.from_cells(version) for metric in on_curves]
+    estimates = [metric.from_cells(version) for metric in metrics if metric.curve is not None]
     bounds = [farthest(value, ends) for value, ends in estimates if ends is not None]
     return max((bound for bound in bounds if np.isfinite(bound)), default=0.0)
 
