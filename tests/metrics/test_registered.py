@@ -14,7 +14,7 @@ from surefoot.metrics import METRICS, ROOT, Metric
 from surefoot.metrics.selective import grows_with_errors
 from surefoot.predictions.labels import LabelKind
 from surefoot.report.evaluation import Subject, write_report
-from surefoot.report.summary import summarize
+from surefoot.report.evaluation_tables import summarize
 from surefoot.tasks.task import Split
 from tests.cli.command import surefoot
 from tests.conftest import draw_many_labels, draw_one_label

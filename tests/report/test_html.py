@@ -11,7 +11,7 @@ from surefoot import InputError, Predictions, fit_member_temperatures, fit_tempe
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.plots import curves as data
 from surefoot.report.evaluation import Subject, write_report
-from surefoot.report.summary import summarize
+from surefoot.report.evaluation_tables import summarize
 from tests.browser import CHROMIUM
 from tests.conftest import draw_many_labels, draw_one_label
 

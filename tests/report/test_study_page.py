@@ -21,9 +21,8 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.report import gallery as study_gallery
 from surefoot.report import study as study_page
 from surefoot.report import study_figures
-from surefoot.report.figures import e99_picture
 from surefoot.report.gallery import part_gallery
-from surefoot.report.study_figures import drawable_methods, part_figures
+from surefoot.report.study_figures import drawable_methods, e99_picture, part_figures
 from surefoot.report.study_tables import mean_score, subgroups
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Samples, Split, Task

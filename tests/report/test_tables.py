@@ -8,7 +8,7 @@ import pytest
 from surefoot import fit_temperature
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import Score, evaluation_document
-from surefoot.report.summary import (
+from surefoot.report.evaluation_tables import (
     difference_text,
     evaluation_csv,
     evaluation_tables,

@@ -9,7 +9,7 @@ import pytest
 from surefoot import InputError, Predictions
 from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.metrics import nll
-from surefoot.report import panels as toys
+from surefoot.report import study_panels as toys
 from surefoot.tasks.task import Split
 from surefoot.tasks.toy import GRID, TOYS, load_toy
 from surefoot.tasks.toy import test_grid as grid_points

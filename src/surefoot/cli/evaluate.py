@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
     from surefoot.evaluation.scores import Evaluation
     from surefoot.metrics import Metric
-    from surefoot.report.summary import Summary
+    from surefoot.report.evaluation_tables import Summary
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -192,7 +192,7 @@ def evaluate(
         seed=seed,
         progress=progress_shown(),
     )
-    from surefoot.report.summary import summarize
+    from surefoot.report.evaluation_tables import summarize
 
     summary = summarize(evaluation)
     if output_format is Format.TABLE and not all_metrics:
@@ -261,7 +261,7 @@ def _streamable(metrics: "list[Metric]", requested: Collection[str]) -> "list[Me
 def _added(thresholds: list[float] | None, conditions: list[Condition]) -> set[str]:
     """The names of the headline metrics, and of those that other options ask for."""
     from surefoot.metrics import error_above_metric
-    from surefoot.report.headline import HEADLINES
+    from surefoot.report.evaluation_tables import HEADLINES
 
     above = (error_above_metric(threshold).name for threshold in thresholds or ())
     return {*HEADLINES, *above, *(condition.metric for condition in conditions)}
@@ -269,7 +269,7 @@ def _added(thresholds: list[float] | None, conditions: list[Condition]) -> set[s
 
 def _print_headline(summary: "Summary", metrics: set[str]) -> None:
     from surefoot.cli.terminal import print_sentences, print_tables
-    from surefoot.report.headline import headline_tables
+    from surefoot.report.evaluation_tables import headline_tables
 
     print_sentences(summary.verdict)
     print_tables(headline_tables(summary.evaluation, metrics, more="--all shows every metric."))
@@ -281,7 +281,7 @@ def _print(summary: "Summary", output_format: Format) -> None:
 
     from surefoot.cli.terminal import print_sentences, print_tables
     from surefoot.evaluation.scores import evaluation_document
-    from surefoot.report.summary import evaluation_csv
+    from surefoot.report.evaluation_tables import evaluation_csv
     from surefoot.report.tables import to_latex, to_markdown
 
     if output_format is Format.TABLE:

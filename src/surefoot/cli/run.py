@@ -222,7 +222,7 @@ def _print_change(change: "ExperimentChange", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.changes import (
+    from surefoot.report.change import (
         change_csv,
         change_document,
         change_notes,

@@ -7,19 +7,35 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.calibrators import Calibration, calibration_document
-from surefoot.evaluation.scores import evaluation_document
-from surefoot.io import all_or_none, make_folder, replacing
+from surefoot.errors import InputError
+from surefoot.evaluation.scores import Evaluation, evaluation_document
 from surefoot.metrics import METRICS
 from surefoot.pages import template_named
-from surefoot.plots import curves
+from surefoot.plots import (
+    DIAGONAL,
+    curves,
+    draw_histogram,
+    draw_reliability,
+    draw_risk_coverage,
+    draw_temperature_path,
+    finish_risk_coverage,
+    limit_risk,
+    mark_keys,
+    write_temperatures,
+)
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.report import figures
-from surefoot.report.summary import Summary, score_text
+from surefoot.report.evaluation_tables import Summary, headline_tables, score_rows, score_text, summarize
+from surefoot.report.style import GREY, side_style, svg_of
 from surefoot.report.tables import Table, to_html
+from surefoot.report.views import View, write_files
 from surefoot.text import number_text, signed_text
 
 GROUPS_SHOWN = 500
@@ -45,11 +61,7 @@ def write_report(subject: Subject, directory: str | Path) -> Path:
         document["calibration"] = calibration_document(subject.calibration)
     document["figures"] = _plain(curves_of)
     texts = {"report.json": json.dumps(document, indent=1), "report.html": page(subject, curves_of)}
-    with all_or_none():
-        make_folder(folder)
-        for name, text in texts.items():
-            with replacing(folder / name) as temporary:
-                temporary.write_text(text, encoding="utf-8")
+    write_files(folder, texts)
     return folder / "report.html"
 
 
@@ -134,30 +146,89 @@ def _figures(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     before = data.get("reliability_before", {})
     for side, reliability in data["reliability"].items():
         yield (
-            f"Reliability, {side}",
-            figures.reliability_figure(side, reliability, before.get(side), data["confidence"][side]),
+            f"curves.Reliability, {side}",
+            _reliability_figure(side, reliability, before.get(side), data["confidence"][side]),
             "Ten bins of equal size. On the diagonal, confidence equals accuracy; below it, the model is "
             "overconfident. The band is where the bins of a calibrated model would fall by chance; bars are "
             "exact 95% intervals. At the bottom: the distribution of the confidence.",
         )
     yield (
         "Confidence",
-        figures.histogram_figure(data["confidence"]),
+        _histogram_figure(data["confidence"]),
         "Distribution of the confidence.",
     )
     yield (
         "Risk against coverage",
-        figures.risk_coverage_figure(data["risk_coverage"]),
+        _risk_coverage_figure(data["risk_coverage"]),
         "The error rate among the most confident predictions, as more of them are accepted.",
     )
     if "temperature" in data:
         yield (
             "Temperature",
-            figures.temperature_figure(data["temperature"]),
+            _temperature_figure(data["temperature"]),
             "NLL on both sides as the logits are divided by T. The best T for unfamiliar data is usually "
             "higher than the best T for familiar data. Computed from at most "
             f"{data['temperature'].rows:,} rows per side.",
         )
+
+
+def _reliability_figure(
+    side: str, calibrated: curves.Reliability, before: curves.Reliability | None, confidence: curves.Histogram
+) -> str:
+    """Accuracy against confidence, ten equal-mass bins, the confidences at the foot, the noise band."""
+    with rc_context(side_style(side)):
+        figure, axes = _one_axes()
+        axes.plot([0, 1], [0, 1], **DIAGONAL)
+        if before is not None:
+            label = "before calibration"
+            axes.plot(before.confidence, before.accuracy, "x", color=GREY, markersize=6, label=label)
+        draw_reliability(axes, calibrated, confidence, side)
+        axes.set(xlabel="confidence", ylabel="accuracy")
+        axes.set_title(f"n = {sum(calibrated.number):,.0f}", loc="left", fontsize=9)
+        axes.legend(loc="upper left", fontsize=9)
+        return svg_of(figure, f"reliability-{side}", f"curves.Reliability diagram, {side}")
+
+
+def _histogram_figure(sides: Mapping[str, curves.Histogram]) -> str:
+    """The share of predictions at each confidence."""
+    with rc_context(side_style(*sides)):
+        figure, axes = _one_axes()
+        for side, histogram in sides.items():
+            draw_histogram(axes, histogram, side)
+        axes.set(xlabel="confidence", ylabel="share of predictions")
+        axes.legend(loc="upper left")
+        return svg_of(figure, "histogram", "curves.Histogram of confidences")
+
+
+def _risk_coverage_figure(sides: Mapping[str, curves.RiskCoverage]) -> str:
+    """The error rate when only the most confident share is accepted."""
+    with rc_context(side_style(*sides)):
+        figure, axes = _one_axes()
+        for side, curve in sides.items():
+            draw_risk_coverage(axes, curve, side)
+        finish_risk_coverage(axes)
+        limit_risk(axes)
+        axes.legend(loc="best")
+        return svg_of(figure, "risk-coverage", "Risk against coverage")
+
+
+def _temperature_figure(curve: curves.TemperatureCurve) -> str:
+    """NLL on both sides while T varies: triangle uncalibrated, X calibrated, dots from T = 2 by 0.25."""
+    with rc_context(side_style("familiar")):
+        figure, axes = _one_axes()
+        draw_temperature_path(axes, curve, "")
+        write_temperatures(axes, curve)
+        axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
+        keys = mark_keys(calibrated=curve.fitted is not None)
+        if curve.fitted is not None:
+            keys[1].set_label(f"calibrated, T = {curve.fitted[0]:.2f}")
+        axes.legend(handles=keys, loc="center right")
+        return svg_of(figure, "temperature", "Familiar against unfamiliar NLL as T varies")
+
+
+def _one_axes() -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(4.6, 3.8), layout="constrained")
+    return figure, figure.subplots()
 
 
 def _plain(value: Any) -> Any:
@@ -169,3 +240,29 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__dataclass_fields__"):
         return _plain(asdict(value))
     return None if isinstance(value, float) and value != value else value
+
+
+def evaluation_view(evaluation: Evaluation) -> View:
+    """How an evaluation looks."""
+    summary = summarize(evaluation)
+
+    def calibrated(what: str) -> dict[str, Predictions]:
+        if not evaluation.predictions:
+            raise InputError(f"{what} needs the predictions, and these were streamed; allowed: in memory")
+        fitted = evaluation.calibration
+        given = evaluation.predictions.items()
+        return {side: p if fitted is None else fitted(p) for side, p in given}
+
+    def write(folder: Path) -> Path:
+        calibrated("a report")
+        return write_report(Subject(summary, evaluation.predictions, evaluation.calibration), folder)
+
+    return View(
+        "Evaluation",
+        summary.verdict,
+        tuple(headline_tables(evaluation, more="to_frame() has every metric.")),
+        lambda: score_rows(evaluation),
+        lambda: evaluation_document(evaluation),
+        lambda ax: plots.reliability(calibrated("a plot"), ax),
+        write,
+    )

@@ -1,27 +1,29 @@
 """The result of `surefoot monitor` as a table and a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 
+import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.deploy.monitor import Check, novelty_name
-from surefoot.deploy.monitor_text import TITLES, monitor_verdict
+from surefoot.deploy.monitor_text import TITLES, monitor_document, monitor_verdict
 from surefoot.deploy.parts import FEWEST
 from surefoot.deploy.workflow import Checked
 from surefoot.io import replacing
 from surefoot.pages import template_named
-from surefoot.plots import percent_axes
 from surefoot.predictions.outcomes import Array
 from surefoot.report.style import COLOURS, GREY, LINES, STYLE, svg_of
 from surefoot.report.tables import Column, Section, Table, TableCell, to_html
+from surefoot.report.views import View
 from surefoot.text import (
     count_of,
     interval_text,
@@ -166,7 +168,7 @@ def _histogram(name: str, reference: Array, current: Array) -> str:
             line: Any = {"color": COLOURS[style], "linestyle": LINES[style], "linewidth": 2, "label": side}
             axes.stairs(counts / counts.sum(), edges, **line)
         axes.set(xlabel=TITLES[name], ylabel="share of rows")
-        percent_axes(axes.yaxis)
+        plots.percent_axes(axes.yaxis)
         axes.legend(loc="best")
         return svg_of(figure, f"monitor-{name}", f"Histogram of {TITLES[name]}, reference and current")
 
@@ -187,7 +189,7 @@ def _timeline(check: Check, history: Sequence[Mapping[str, Any]]) -> str:
             axes.plot(numbers, values, marker, color=colour, markersize=6, label=label)
         axes.set(xlabel="check", ylabel="estimated accuracy")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        percent_axes(axes.yaxis)
+        plots.percent_axes(axes.yaxis)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above: the intervals are everywhere
         return svg_of(figure, "monitor-looks", "Estimated accuracy at every check")
 
@@ -208,3 +210,34 @@ def _evidence_over_time(history: Sequence[Mapping[str, Any]]) -> str:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.legend(loc="best")
         return svg_of(figure, "monitor-evidence", "The smallest corrected p-value at every check")
+
+
+def check_view(check: Check) -> View:
+    """How the check of a monitor looks."""
+    verdict = monitor_verdict(check)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for each in check.findings:
+            plain = ("name", "reference", "current", "distance", "p", "adjusted")
+            intervals = {"change": each.change, "more_novel": each.more_novel}
+            yield {name: getattr(each, name) for name in plain} | {
+                f"{name}_{end}": getattr(interval, end)
+                for name, interval in intervals.items()
+                for end in ("value", "low", "high")
+            }
+
+    def draw(ax: Axes | None) -> Axes:
+        accuracies = {"reference": check.reference_accuracy, "current": check.accuracy}
+        rows = {name: {"accuracy": interval} for name, interval in accuracies.items()}
+        axes = plots.draw_intervals(plots.given_or_new(ax), rows, "accuracy, estimated for the current data")
+        plots.percent_axes(axes.xaxis)
+        return axes
+
+    return View(
+        "Monitor: " + ("alarm" if check.alarm else "no alarm"),
+        tuple(verdict),
+        (monitor_table(check).select("compared", "reference", "current", "change", "p", "p (corrected)"),),
+        rows,
+        lambda: monitor_document(check, verdict),
+        draw,
+    )

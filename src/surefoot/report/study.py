@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
+from matplotlib.axes import Axes
 
+import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.calibrators import save_calibration
 from surefoot.evaluation.comparison import scores_text
 from surefoot.experiments.experiment import EXPERIMENTS, Experiment
 from surefoot.experiments.run import PartStudy, Study, read_folder
 from surefoot.experiments.workflow import REPORT_VALUES
-from surefoot.io import all_or_none, make_folder, replacing, toml_text
+from surefoot.io import all_or_none, make_folder, toml_text
 from surefoot.pages import template_named
 from surefoot.report.brief import first_tables
 from surefoot.report.choice import Choice, choice_of, verdict_of
@@ -38,9 +40,9 @@ from surefoot.report.study_tables import (
     subgroups,
     table_context,
     write_table_files,
-    write_texts,
 )
 from surefoot.report.tables import Table, to_html
+from surefoot.report.views import View, write_files
 from surefoot.runtime import in_processes, one_thread
 from surefoot.text import confidence_text
 
@@ -165,7 +167,7 @@ def _write_report(
                 if run.calibration is not None:
                     file = f"{part.name}-{safe_name(method.name)}-run{run.run}.json"
                     save_calibration(run.calibration, folder / "calibrations" / file)
-        _write_pictures(part.name, of_part, folder / "figures")
+        write_files(folder / "figures", _picture_files(part.name, of_part))
     about = {
         "surefoot": __version__,
         "versions": {
@@ -179,8 +181,7 @@ def _write_report(
     ]
     document = {**about, "experiment": experiment.as_dict(), "parts": documents}
     page = _page(experiment, about, parts, pictures)
-    for file, text in (("report.json", json.dumps(document, indent=1)), ("report.html", page)):
-        _write(folder / file, text.encode())
+    write_files(folder, {"report.json": json.dumps(document, indent=1), "report.html": page})
     return StudyReport(parts, folder / "report.html")
 
 
@@ -202,12 +203,12 @@ def _command(study: Study) -> str:
 def write_part_tables(part: PartReport, folder: Path) -> list[Path]:
     """A part's tables as Markdown, LaTeX, HTML and CSV; their paths."""
     texts = {
-        "scores.csv": scores_text(part.study.comparison),
-        "summary.csv": summary_csv(part.study.comparison, part.context),
-        "pairs.csv": pairs_csv(part.study.comparison),
+        f"{part.name}-scores.csv": scores_text(part.study.comparison),
+        f"{part.name}-summary.csv": summary_csv(part.study.comparison, part.context),
+        f"{part.name}-pairs.csv": pairs_csv(part.study.comparison),
     }
     tables = write_table_files([*part.questions, *part.tables], folder, part.name)
-    return [*tables, *write_texts(texts, folder, part.name)]
+    return [*tables, *write_files(folder, texts)]
 
 
 def _drawn_pictures(parts: Sequence[PartReport]) -> list[Pictures]:
@@ -228,21 +229,16 @@ def _drawn(part: str, draw: Callable[[], CaptionedFigure | None]) -> Drawn | Non
     return Drawn(figure.picture.name, picture.svg(), picture.png(), figure.caption)
 
 
-def _write_pictures(part: str, pictures: Pictures, folder: Path) -> None:
-    """Each figure as SVG and PNG, the gallery as PNG."""
-    make_folder(folder)
+def _picture_files(part: str, pictures: Pictures) -> dict[str, bytes]:
+    """Each figure as SVG and PNG, the gallery as PNG; by the names of the files."""
+    files: dict[str, bytes] = {}
     if pictures.gallery is not None and pictures.gallery.png is not None:
-        _write(folder / f"{part}-gallery.png", pictures.gallery.png)
+        files[f"{part}-gallery.png"] = pictures.gallery.png
     for drawn in pictures.figures:
         # A file of its own has a white background, and ink that does not depend on a page.
         alone = drawn.svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
-        _write(folder / f"{part}-{drawn.name}.svg", alone.encode())
-        _write(folder / f"{part}-{drawn.name}.png", drawn.png)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+        files |= {f"{part}-{drawn.name}.svg": alone.encode(), f"{part}-{drawn.name}.png": drawn.png}
+    return files
 
 
 def _page(
@@ -262,4 +258,60 @@ def _page(
         subgroup_table=subgroup_table,
         fitted_table=fitted_table,
         percent=confidence_text,
+    )
+
+
+def study_view(study: Study) -> View:
+    """How a study looks."""
+    choices = [choice_of(part) for part in study.parts]
+    verdicts = [verdict_of(part, choice) for part, choice in zip(study.parts, choices, strict=True)]
+    contexts: list[TableContext] = [table_context(part) for part in study.parts]
+    tables = [
+        table
+        for part, context in zip(study.parts, contexts, strict=True)
+        for table in headline_tables(part.comparison, context)
+    ]
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for part in study.parts:
+            for method in part.comparison.methods:
+                for (side, metric), cell in method.cells.items():
+                    yield {
+                        "task": part.plan.task,
+                        "network": part.plan.recipe.network,
+                        "method": method.name,
+                        "side": side,
+                        "metric": metric,
+                        "mean": cell.mean,
+                        "deviation": cell.deviation,
+                        "runs": len(cell.runs),
+                        "mark": str(cell.mark),
+                    }
+
+    def document() -> dict[str, Any]:
+        names = part_names(study)
+        parts = zip(study.parts, names, verdicts, choices, strict=True)
+        return {
+            "surefoot": __version__,
+            "experiment": study.experiment.as_dict(),
+            "parts": [part_document(part, name, said, choice, None) for part, name, said, choice in parts],
+        }
+
+    def draw(ax: Axes | None) -> Axes:
+        many, intervals = len(study.parts) > 1, {}
+        for part in study.parts:
+            for method in part.comparison.methods:
+                cells = {side: cell for (side, metric), cell in method.cells.items() if metric == "nll"}
+                name = f"{part.plan.task}: {method.label}" if many else method.label
+                intervals[name] = {s: cell.over_runs.around(cell.mean) for s, cell in cells.items()}
+        return plots.draw_intervals(plots.given_or_new(ax), intervals, "NLL (lower is better)")
+
+    return View(
+        f"Study: {study.experiment.name}",
+        tuple(sentence for said in verdicts for sentence in said),
+        tuple(tables),
+        rows,
+        document,
+        draw,
+        lambda folder: write_study(study, folder).page,
     )

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from surefoot.experiments.paper import PAPER_TASKS
 from surefoot.experiments.results import described, without_absent_lenders
 from surefoot.experiments.run import PartStudy, Study
 from surefoot.intervals import LEVEL, quantile_of
-from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.metrics import METRICS
 from surefoot.predictions.outcomes import Array, Index, clipped_loss
 from surefoot.predictions.predictions import Predictions
@@ -37,6 +36,7 @@ from surefoot.report.tables import (
     to_latex,
     to_markdown,
 )
+from surefoot.report.views import write_files
 from surefoot.text import interval_text, number_text
 
 LONGEST_NAME = 60  # letters
@@ -80,22 +80,11 @@ def safe_name(text: str) -> str:
 def write_table_files(tables: Sequence[Table], folder: Path, name: str) -> list[Path]:
     """Tables as Markdown, LaTeX and HTML; their paths."""
     texts = {
-        "tables.md": to_markdown(tables),
-        "tables.tex": to_latex(tables),
-        "tables.html": to_html(tables),
+        f"{name}-tables.md": to_markdown(tables),
+        f"{name}-tables.tex": to_latex(tables),
+        f"{name}-tables.html": to_html(tables),
     }
-    return write_texts(texts, folder, name)
-
-
-def write_texts(texts: Mapping[str, str], folder: Path, name: str) -> list[Path]:
-    """Files `folder/<name>-<ending>`, by the ending of their names; their paths."""
-    paths = [folder / f"{name}-{ending}" for ending in texts]
-    with all_or_none():
-        make_folder(folder)
-        for path, text in zip(paths, texts.values(), strict=True):
-            with replacing(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-    return paths
+    return write_files(folder, texts)
 
 
 @dataclass(frozen=True)

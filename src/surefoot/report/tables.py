@@ -1,14 +1,14 @@
 """One type of table, and its writers: Markdown, LaTeX and HTML; plain text is in table_text."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 from markupsafe import Markup, escape
 
-from surefoot.text import DASH, visible, without_controls
+from surefoot.text import DASH, csv_text, exact_text, visible, without_controls
 
 
 @dataclass(frozen=True)
@@ -151,6 +151,17 @@ def distinguishing(table: Table) -> Table:
 
 def _without_bold(row: Row, columns: Sequence[int]) -> Row:
     return tuple(replace(cell, bold=cell.bold and index not in columns) for index, cell in enumerate(row))
+
+
+def rows_csv(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as CSV, numbers in full precision; empty where undefined."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return value if isinstance(value, str) else exact_text(value)
+
+    return csv_text(header, ([shown(row[name]) for name in header] for row in rows))
 
 
 def to_markdown(tables: Sequence[Table]) -> str:

@@ -1,25 +1,28 @@
 """The result of `surefoot thresholds` as a table, a verdict and a page."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import surefoot.plots as plots
 from surefoot import __version__
-from surefoot.deploy.groups import of_groups, repeated_sentences
-from surefoot.deploy.thresholds import Thresholds, Zone
+from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
+from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone, thresholds_document
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
 from surefoot.pages import template_named
-from surefoot.plots import percent_axes
 from surefoot.plots.curves import highest_risk, risk_coverage
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, svg_of
 from surefoot.report.tables import Table, to_html
+from surefoot.report.views import View
 from surefoot.text import count_of, percent_range, rounded_up
 
 Measured = Mapping[str, Mapping[str, Zone]]  # the zones on each further set of data
@@ -246,6 +249,70 @@ def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
                 axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
         axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
         axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.guarantee.target_error))))
-        percent_axes(axes.xaxis, axes.yaxis)
+        plots.percent_axes(axes.xaxis, axes.yaxis)
         axes.legend(loc="upper left")
         return svg_of(figure, "thresholds", "Error against coverage, with the chosen threshold")
+
+
+def thresholds_view(chosen: Thresholds) -> View:
+    """How thresholds look."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        measured: dict[str, Mapping[str, Zone]] = {"val": chosen.zones, **chosen.measured}
+        for data, zones in measured.items():
+            for name, zone in zones.items():
+                share = {f"share_{end}": value for end, value in asdict(zone.share).items()}
+                error = {f"error_{end}": value for end, value in asdict(zone.error).items()}
+                yield {"data": data, "decision": name, **share, **error}
+
+    return View(
+        "Confidence thresholds",
+        tuple(thresholds_verdict(chosen, chosen.measured)),
+        (*([parts_table(chosen)] if chosen.parts else []), thresholds_table(chosen, chosen.measured)),
+        rows,
+        lambda: thresholds_document(chosen, sources={}, elsewhere=chosen.measured),
+        lambda ax: _draw_candidates(chosen, plots.given_or_new(ax)),
+    )
+
+
+def unreachable_view(unreachable: Unreachable) -> View:
+    """How it looks that no threshold can be guaranteed."""
+    return View(
+        "Confidence thresholds: none",
+        (
+            f"{unreachable.sentence[0].upper()}{unreachable.sentence[1:]}.",
+            *repeated_sentences(unreachable.repeated),
+        ),
+        (),
+        lambda: (asdict(each) for each in unreachable.candidates),
+        lambda: {
+            **asdict(unreachable.guarantee),
+            "n": unreachable.n,
+            **groups_document(unreachable.groups, unreachable.repeated),
+            "candidates": [asdict(each) for each in unreachable.candidates],
+        },
+        lambda ax: _draw_candidates(unreachable, plots.given_or_new(ax)),
+    )
+
+
+def _draw_candidates(chosen: Thresholds | Unreachable, axes: Axes) -> Axes:
+    """The measured and the guaranteed error of every candidate, the target, and what was chosen."""
+    some = [each for each in chosen.candidates if each.n]
+    shares = [each.share for each in some]
+    style = plots.Style(axes)
+    if some:  # with thresholds per class or group, there are none of all rows
+        axes.plot(shares, [each.wrong / each.n for each in some], label="measured", **style.line)
+        axes.plot(shares, [each.bound for each in some], **plots.Style(axes).point("_"), label="guaranteed")
+    target = chosen.guarantee.target_error
+    axes.axhline(target, color=plots.GREY, linewidth=1, label="target")
+    if isinstance(chosen, Thresholds) and chosen.zones["accept"].error.n:
+        zone = chosen.zones["accept"]
+        point: Any = {"color": style.colour, "marker": "D", "linestyle": "none", "markersize": 9}
+        label = f"accept at {chosen.accept:.4g}" if chosen.per is None else f"accepted, per {chosen.per}"
+        axes.plot(zone.share.value, zone.error.value, label=label, **point)
+    highest = max([target, *(each.wrong / each.n for each in some)])
+    axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, 2 * highest)))
+    axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
+    plots.percent_axes(axes.xaxis, axes.yaxis)
+    axes.legend()
+    return axes

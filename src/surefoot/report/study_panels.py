@@ -18,7 +18,7 @@ from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.metrics import nll
-from surefoot.plots import draw_reliability, draw_strokes
+from surefoot.plots import draw_reliability, draw_strokes, percent_axes
 from surefoot.plots.curves import (
     ConfidenceBins,
     confidence_bins,
@@ -42,7 +42,6 @@ from surefoot.report.style import (
     finished,
     key_below,
     panels,
-    percent_ticks,
     plain_text,
     side_cycle,
 )
@@ -181,7 +180,7 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
         axes.plot(places, [p.value for _, p in points], markersize=4, linewidth=1.3, **_side_style(side))
     axes.set(xlim=(0, len(edges) - 1), ylim=(0, min(1.0, 1.05 * highest)))
     axes.set_xticks([])
-    percent_ticks(axes.yaxis)
+    percent_axes(axes.yaxis)
     axes.tick_params(labelleft=first)
     if first:
         axes.set_ylabel("error rate")
