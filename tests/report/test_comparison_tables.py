@@ -12,7 +12,7 @@ from surefoot import InputError, Predictions
 from surefoot.evaluation.compare import compare, comparison_from_scores
 from surefoot.evaluation.comparison import MethodRun, MethodRuns, RunScore
 from surefoot.metrics import METRICS
-from surefoot.report.comparison import (
+from surefoot.report.study_tables import (
     HEADER,
     TableContext,
     best_difference_table,

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from surefoot import InputError, Predictions
-from surefoot.report import gallery
-from surefoot.report.gallery import Mistake
+from surefoot.report import study_gallery as gallery
+from surefoot.report.study_gallery import Mistake
 from tests.conftest import draw_many_labels, draw_one_label
 
 NAMES = ("<script>alert(1)</script>", "$\\frac{", "日本語" * 30, "d\x01")

@@ -18,12 +18,11 @@ from surefoot.evaluation.comparison import MethodRun
 from surefoot.experiments.run import Study, open_folder
 from surefoot.experiments.workflow import load_study
 from surefoot.predictions.labels import LabelKind
-from surefoot.report import gallery as study_gallery
 from surefoot.report import study as study_page
-from surefoot.report import study_figures
-from surefoot.report.gallery import part_gallery
+from surefoot.report import study_figures, study_gallery
 from surefoot.report.study_figures import drawable_methods, e99_picture, part_figures
-from surefoot.report.study_tables import mean_score, subgroups
+from surefoot.report.study_gallery import part_gallery
+from surefoot.report.study_part import mean_score, subgroups
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Samples, Split, Task
 from tests.browser import CHROMIUM

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from surefoot.cli.terminal import print_tables
 from surefoot.evaluation.comparison import read_scores
 from surefoot.experiments.run import Study
-from surefoot.report.study import part_reports, write_part_tables
-from surefoot.report.study_tables import part_names, safe_name
+from surefoot.report.study import write_part_tables
+from surefoot.report.study_part import part_names, part_reports
+from surefoot.report.study_tables import safe_name
 from tests.cli.command import rows_of
 from tests.report.studies import HOSTILE, UNFAMILIAR, empty_part, hostile, nll_by_hand
 

@@ -18,30 +18,17 @@ from surefoot import __version__
 from surefoot.calibrators import save_calibration
 from surefoot.evaluation.comparison import scores_text
 from surefoot.experiments.experiment import EXPERIMENTS, Experiment
-from surefoot.experiments.run import PartStudy, Study, read_folder
+from surefoot.experiments.run import Study, read_folder
 from surefoot.experiments.workflow import REPORT_VALUES
 from surefoot.io import all_or_none, make_folder, toml_text
 from surefoot.pages import template_named
-from surefoot.report.brief import first_tables
-from surefoot.report.choice import Choice, choice_of, verdict_of
-from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
-from surefoot.report.gallery import Gallery, part_gallery
-from surefoot.report.questions import pairs_csv, question_tables
 from surefoot.report.study_figures import CaptionedFigure, part_figures
-from surefoot.report.study_tables import (
-    LONGEST_NAME,
-    Subgroups,
-    fitted_table,
-    headline_tables,
-    part_document,
-    part_names,
-    safe_name,
-    subgroup_table,
-    subgroups,
-    table_context,
-    write_table_files,
-)
-from surefoot.report.tables import Table, to_html
+from surefoot.report.study_gallery import Gallery, part_gallery
+from surefoot.report.study_part import PartReport, fitted_table, part_reports, subgroup_table
+from surefoot.report.study_questions import pairs_csv
+from surefoot.report.study_tables import LONGEST_NAME, safe_name, summary_csv, write_table_files
+from surefoot.report.study_verdict import first_tables
+from surefoot.report.tables import to_html
 from surefoot.report.views import View, write_files
 from surefoot.runtime import in_processes, one_thread
 from surefoot.text import confidence_text
@@ -67,53 +54,11 @@ class Pictures:
 
 
 @dataclass(frozen=True, eq=False)
-class PartReport:
-    """What is reported of one task, computed once for the terminal, the page, the JSON and the files."""
-
-    name: str  # of its files, and its anchor in the page
-    study: PartStudy
-    context: TableContext
-    choice: Choice | None
-    verdict: list[str]
-    headline: list[Table]
-    questions: list[Table]
-    tables: list[Table]
-    groups: Subgroups | None
-
-    @property
-    def recommended(self) -> str | None:
-        """The name of the method to use."""
-        return None if self.choice is None else self.choice.chosen.name
-
-
-@dataclass(frozen=True, eq=False)
 class StudyReport:
     """The report of each part, and the page that was written."""
 
     parts: tuple[PartReport, ...]
     page: Path
-
-
-def part_reports(study: Study) -> tuple[PartReport, ...]:
-    """Choice, verdict, tables and subgroups of every part."""
-    reports = []
-    for name, part in zip(part_names(study), study.parts, strict=True):
-        choice, context = choice_of(part), table_context(part)
-        recommended = None if choice is None else choice.chosen.name
-        reports.append(
-            PartReport(
-                name=name,
-                study=part,
-                context=context,
-                choice=choice,
-                verdict=verdict_of(part, choice),
-                headline=headline_tables(part.comparison, context),
-                questions=question_tables(part.comparison, context),
-                tables=comparison_tables(part.comparison, context),
-                groups=subgroups(part, recommended),
-            )
-        )
-    return tuple(reports)
 
 
 def report_folder(study: Study) -> Path:
@@ -176,10 +121,11 @@ def _write_report(
         },
         "reproduce": [_command(study)],
     }
-    documents = [
-        part_document(part.study, part.name, part.verdict, part.choice, part.groups) for part in parts
-    ]
-    document = {**about, "experiment": experiment.as_dict(), "parts": documents}
+    document = {
+        **about,
+        "experiment": experiment.as_dict(),
+        "parts": [part.document(part.groups) for part in parts],
+    }
     page = _page(experiment, about, parts, pictures)
     write_files(folder, {"report.json": json.dumps(document, indent=1), "report.html": page})
     return StudyReport(parts, folder / "report.html")
@@ -263,14 +209,7 @@ def _page(
 
 def study_view(study: Study) -> View:
     """How a study looks."""
-    choices = [choice_of(part) for part in study.parts]
-    verdicts = [verdict_of(part, choice) for part, choice in zip(study.parts, choices, strict=True)]
-    contexts: list[TableContext] = [table_context(part) for part in study.parts]
-    tables = [
-        table
-        for part, context in zip(study.parts, contexts, strict=True)
-        for table in headline_tables(part.comparison, context)
-    ]
+    parts = part_reports(study)
 
     def rows() -> Iterator[dict[str, Any]]:
         for part in study.parts:
@@ -289,13 +228,8 @@ def study_view(study: Study) -> View:
                     }
 
     def document() -> dict[str, Any]:
-        names = part_names(study)
-        parts = zip(study.parts, names, verdicts, choices, strict=True)
-        return {
-            "surefoot": __version__,
-            "experiment": study.experiment.as_dict(),
-            "parts": [part_document(part, name, said, choice, None) for part, name, said, choice in parts],
-        }
+        documents = [part.document() for part in parts]
+        return {"surefoot": __version__, "experiment": study.experiment.as_dict(), "parts": documents}
 
     def draw(ax: Axes | None) -> Axes:
         many, intervals = len(study.parts) > 1, {}
@@ -308,8 +242,8 @@ def study_view(study: Study) -> View:
 
     return View(
         f"Study: {study.experiment.name}",
-        tuple(sentence for said in verdicts for sentence in said),
-        tuple(tables),
+        tuple(sentence for part in parts for sentence in part.verdict),
+        tuple(table for part in parts for table in part.headline),
         rows,
         document,
         draw,

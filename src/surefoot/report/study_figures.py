@@ -37,8 +37,8 @@ from surefoot.plots.curves import (
     runs_on,
     single_temperature,
 )
-from surefoot.report.choice import shown_methods, time_to_run
 from surefoot.report.study_panels import ToyRow, confidence_picture, reliability_picture, toy_picture
+from surefoot.report.study_verdict import shown_methods, time_to_run
 from surefoot.report.style import (
     COLOURS,
     GREY,
