@@ -21,9 +21,9 @@ from surefoot.calibrators.temperature import MemberTemperatures, Temperature
 from surefoot.evaluation.compare import tabulate
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
 from surefoot.metrics import METRICS, e99, nll
-from surefoot.plots import curves as numbers
-from surefoot.plots.curves import reliability
+from surefoot.plots.curves import nll_by_temperature, reliability
 from surefoot.predictions.labels import LabelKind
+from surefoot.report import study_curves as numbers
 from surefoot.report import study_figures as pictures
 from surefoot.report import study_panels as panels
 from surefoot.report import style
@@ -261,7 +261,7 @@ def test_nll_by_temperature_is_nll_at_each_temperature(draw):
     temperatures = [0.5, 1.0, 2.25]
     for predictions in (draw(seed=1), draw(seed=2, sharpness=3)):
         expected = [nll(scaled(predictions, t)) for t in temperatures]
-        assert numbers.nll_by_temperature(predictions, temperatures) == pytest.approx(expected, rel=1e-6)
+        assert nll_by_temperature(predictions, temperatures) == pytest.approx(expected, rel=1e-6)
 
 
 def test_temperature_of_an_ensemble_divides_the_averaged_log_probabilities():
@@ -270,12 +270,12 @@ def test_temperature_of_an_ensemble_divides_the_averaged_log_probabilities():
     at_two = np.sqrt(p) / np.sqrt(p).sum(axis=1, keepdims=True)
     true = at_two[np.arange(familiar.n), familiar.labels]
     expected = [-np.log(np.clip(true, 0.001, 0.999)).mean()]
-    assert numbers.nll_by_temperature(familiar, [2.0]) == pytest.approx(expected)
+    assert nll_by_temperature(familiar, [2.0]) == pytest.approx(expected)
 
 
 def test_without_a_known_label_the_nll_is_undefined():
     none = replace(draw_one_label(5, 2), labels=draw_one_label(5, 2).labels * 0 - 100)
-    assert math.isnan(numbers.nll_by_temperature(none, [1.0])[0])
+    assert math.isnan(nll_by_temperature(none, [1.0])[0])
 
 
 def test_method_curves_and_their_marks():

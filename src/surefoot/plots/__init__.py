@@ -315,7 +315,7 @@ def limit_risk(axes: Axes) -> None:
 
 
 def draw_temperature_path(
-    axes: Axes, curve: curves.TemperatureCurve | curves.MethodCurve, name: str, *, edge: str = "none"
+    axes: Axes, curve: curves.TemperatureCurve, name: str, *, edge: str = "none"
 ) -> Line2D:
     """NLL of both sides while T varies: triangle T = 1, X calibrated, dots from T = 2 by 0.25."""
     style = Style(axes)

@@ -28,15 +28,8 @@ from surefoot.plots import (
     mark_keys,
     percent_axes,
 )
-from surefoot.plots.curves import (
-    COVERAGES,
-    MeanError,
-    e99_bars,
-    method_curve,
-    risk_curves,
-    runs_on,
-    single_temperature,
-)
+from surefoot.plots.curves import single_temperature
+from surefoot.report.study_curves import COVERAGES, MeanError, e99_bars, method_curve, risk_curves, runs_on
 from surefoot.report.study_panels import ToyRow, confidence_picture, reliability_picture, toy_picture
 from surefoot.report.study_verdict import shown_methods, time_to_run
 from surefoot.report.style import (

@@ -19,16 +19,10 @@ from surefoot.evaluation.comparison import TEST_SPLITS, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.metrics import nll
 from surefoot.plots import draw_reliability, draw_strokes, percent_axes
-from surefoot.plots.curves import (
-    ConfidenceBins,
-    confidence_bins,
-    histogram,
-    lowest_confidence,
-    reliability,
-    runs_on,
-)
+from surefoot.plots.curves import histogram, lowest_confidence, reliability
 from surefoot.predictions.outcomes import CLIP
 from surefoot.predictions.predictions import Predictions
+from surefoot.report.study_curves import ConfidenceBins, confidence_bins, runs_on
 from surefoot.report.style import (
     COLOURS,
     GREY,
