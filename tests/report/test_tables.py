@@ -14,7 +14,6 @@ from surefoot.report.evaluation_tables import (
     evaluation_tables,
     evaluation_verdict,
     score_text,
-    summarize,
 )
 from surefoot.report.tables import Table, to_latex, to_markdown
 from tests.conftest import draw_many_labels, draw_one_label
@@ -102,13 +101,6 @@ def test_verdict_says_which_way(evaluation):
     )
     assert evaluation_verdict(evaluation)[-2].startswith("Calibration changed familiar NLL from ")
     assert "mean average precision" in evaluation_verdict(evaluate(draw_many_labels(), resamples=10))[0]
-
-
-def test_a_summary_is_the_tables_and_the_verdict(evaluation):
-    summary = summarize(evaluation)
-    assert summary.evaluation is evaluation
-    assert list(summary.tables) == evaluation_tables(evaluation)
-    assert list(summary.verdict) == evaluation_verdict(evaluation)
 
 
 def test_columns_of_numbers_are_aligned_to_the_right():

@@ -30,7 +30,6 @@ from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
-    from surefoot.calibrators import Calibration
     from surefoot.evaluation.scores import Evaluation
     from surefoot.metrics import Metric
     from surefoot.report.evaluation_tables import Summary
@@ -192,27 +191,25 @@ def evaluate(
         seed=seed,
         progress=progress_shown(),
     )
-    from surefoot.report.evaluation_tables import summarize
+    from surefoot.report.evaluation_tables import Summary
 
-    summary = summarize(evaluation)
+    summary = Summary(evaluation)
     if output_format is Format.TABLE and not all_metrics:
         _print_headline(summary, {m.name for m in chosen} if metric else _added(error_above, conditions))
     else:
         _print(summary, output_format)
     if report is not None:
-        _write_report(summary, fitted, paths, report)
+        _write_report(summary, paths, report)
     _fail_if(conditions, evaluation)
 
 
-def _write_report(
-    summary: "Summary", fitted: "Calibration | None", paths: dict[str, Path], folder: Path
-) -> None:
+def _write_report(summary: "Summary", paths: dict[str, Path], folder: Path) -> None:
     from surefoot.cli.terminal import busy
-    from surefoot.report.evaluation import Subject, write_report
+    from surefoot.report.evaluation import write_report
 
     sources = {side: path_text(path) for side, path in paths.items()}
     with busy("drawing the report"):
-        page = write_report(Subject(summary, summary.evaluation.predictions, fitted, sources), folder)
+        page = write_report(summary, folder, sources=sources)
     echo_written(f"report: {page}")
 
 

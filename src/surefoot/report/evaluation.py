@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import surefoot.plots as plots
 from surefoot import __version__
-from surefoot.calibrators import Calibration, calibration_document
+from surefoot.calibrators import calibration_document
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import Evaluation, evaluation_document
 from surefoot.metrics import METRICS
@@ -32,7 +32,7 @@ from surefoot.plots import (
 )
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.report.evaluation_tables import Summary, headline_tables, score_rows, score_text, summarize
+from surefoot.report.evaluation_tables import Summary, headline_tables, score_rows, score_text
 from surefoot.report.style import GREY, side_style, svg_of
 from surefoot.report.tables import Table, to_html
 from surefoot.report.views import View, write_files
@@ -41,34 +41,29 @@ from surefoot.text import number_text, signed_text
 GROUPS_SHOWN = 500
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What a report is about: the evaluation, the predictions per side, the calibration, file names."""
+def write_report(
+    summary: Summary, directory: str | Path, *, sources: Mapping[str, str] | None = None
+) -> Path:
+    """Write `report.html` and `report.json` into a folder, created if missing; the path of the page.
 
-    summary: Summary
-    predictions: Mapping[str, Predictions]
-    calibration: Calibration | None = None
-    sources: Mapping[str, str] | None = None
-
-
-def write_report(subject: Subject, directory: str | Path) -> Path:
-    """Write `report.html` and `report.json` into a folder, created if missing; the path of the page."""
-    folder = Path(directory)
-    curves_of = figure_data(subject)
-    document = evaluation_document(subject.summary.evaluation)
-    document |= {"verdict": list(subject.summary.verdict), "sources": dict(subject.sources or {})}
-    if subject.calibration is not None:
-        document["calibration"] = calibration_document(subject.calibration)
-    document["figures"] = _plain(curves_of)
-    texts = {"report.json": json.dumps(document, indent=1), "report.html": page(subject, curves_of)}
-    write_files(folder, texts)
+    `sources` are the files of the predictions, by side.
+    """
+    folder, evaluation = Path(directory), summary.evaluation
+    data = figure_data(evaluation)
+    document = evaluation_document(evaluation)
+    document |= {"verdict": summary.verdict, "sources": dict(sources or {})}
+    if evaluation.calibration is not None:
+        document["calibration"] = calibration_document(evaluation.calibration)
+    document["figures"] = _plain(data)
+    html = page(summary, data, sources or {})
+    write_files(folder, {"report.json": json.dumps(document, indent=1), "report.html": html})
     return folder / "report.html"
 
 
-def figure_data(subject: Subject) -> dict[str, Any]:
+def figure_data(evaluation: Evaluation) -> dict[str, Any]:
     """The numbers behind every figure, after calibration where there is one."""
-    before, calibration = subject.predictions, subject.calibration
-    after = before if calibration is None else {side: calibration(p) for side, p in before.items()}
+    before, calibration = evaluation.predictions, evaluation.calibration
+    after = calibrated(evaluation, "a report")
     data: dict[str, Any] = {
         "reliability": {side: curves.reliability(p.outcomes) for side, p in after.items()},
         "confidence": {
@@ -85,10 +80,18 @@ def figure_data(subject: Subject) -> dict[str, Any]:
     return data
 
 
-def page(subject: Subject, data: Mapping[str, Any]) -> str:
+def calibrated(evaluation: Evaluation, what: str) -> dict[str, Predictions]:
+    """The predictions as they were scored; `what` needs them."""
+    if not evaluation.predictions:
+        raise InputError(f"{what} needs the predictions, and these were streamed; allowed: in memory")
+    fitted, given = evaluation.calibration, evaluation.predictions
+    return {side: p if fitted is None else fitted(p) for side, p in given.items()}
+
+
+def page(summary: Summary, data: Mapping[str, Any], sources: Mapping[str, str]) -> str:
     """The page as text; whatever a user's file holds is escaped by the template and the table writer."""
-    evaluation = subject.summary.evaluation
-    scores, *others = subject.summary.tables
+    evaluation, calibration = summary.evaluation, summary.evaluation.calibration
+    scores, *others = summary.tables
     groups = {}
     for side, of_side in evaluation.sides.items():
         if of_side.groups:
@@ -100,7 +103,7 @@ def page(subject: Subject, data: Mapping[str, Any]) -> str:
             groups[side] = to_html([Table.of_text("", header, rows)], "groups")
     return template_named("evaluation.html").render(
         evaluation=evaluation,
-        verdict=subject.summary.verdict,
+        verdict=summary.verdict,
         scores=to_html([scores], "scores"),
         others=[(table.title, to_html([replace(table, title="")], "scores")) for table in others],
         figures=[(title, Markup(svg), caption) for title, svg, caption in _figures(data)],
@@ -113,10 +116,10 @@ def page(subject: Subject, data: Mapping[str, Any]) -> str:
         ),
         groups=groups,
         groups_shown=GROUPS_SHOWN,
-        many_labels=next(iter(subject.predictions.values())).kind is LabelKind.MANY_LABELS,
-        calibration=subject.calibration,
-        remarks=[] if subject.calibration is None else subject.calibration.notes(),
-        sources=subject.sources or {},
+        many_labels=next(iter(evaluation.sides.values())).kind is LabelKind.MANY_LABELS,
+        calibration=calibration,
+        remarks=[] if calibration is None else calibration.notes(),
+        sources=sources,
         definitions=to_html(
             [
                 Table.of_text(
@@ -244,25 +247,13 @@ def _plain(value: Any) -> Any:
 
 def evaluation_view(evaluation: Evaluation) -> View:
     """How an evaluation looks."""
-    summary = summarize(evaluation)
-
-    def calibrated(what: str) -> dict[str, Predictions]:
-        if not evaluation.predictions:
-            raise InputError(f"{what} needs the predictions, and these were streamed; allowed: in memory")
-        fitted = evaluation.calibration
-        given = evaluation.predictions.items()
-        return {side: p if fitted is None else fitted(p) for side, p in given}
-
-    def write(folder: Path) -> Path:
-        calibrated("a report")
-        return write_report(Subject(summary, evaluation.predictions, evaluation.calibration), folder)
-
+    summary = Summary(evaluation)
     return View(
         "Evaluation",
-        summary.verdict,
+        tuple(summary.verdict),
         tuple(headline_tables(evaluation, more="to_frame() has every metric.")),
         lambda: score_rows(evaluation),
         lambda: evaluation_document(evaluation),
-        lambda ax: plots.reliability(calibrated("a plot"), ax),
-        write,
+        lambda ax: plots.reliability(calibrated(evaluation, "a plot"), ax),
+        lambda folder: write_report(summary, folder),
     )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from surefoot.evaluation.scores import GROUP_METRICS, Evaluation, GroupScores, Score, SetScores
@@ -31,18 +32,21 @@ CONFIDENT = "E99: the error among predictions with more than 99% confidence."
 BINNED = "Streamed: some values are approximate."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Summary:
     """An evaluation with its tables and its verdict, made once for terminal, page and JSON."""
 
     evaluation: Evaluation
-    tables: tuple[Table, ...]
-    verdict: tuple[str, ...]
 
+    @cached_property
+    def tables(self) -> list[Table]:
+        """Every metric; then the worst groups, where there are any."""
+        return evaluation_tables(self.evaluation)
 
-def summarize(evaluation: Evaluation) -> Summary:
-    """The tables and the verdict of an evaluation."""
-    return Summary(evaluation, tuple(evaluation_tables(evaluation)), tuple(evaluation_verdict(evaluation)))
+    @cached_property
+    def verdict(self) -> list[str]:
+        """What they mean, in sentences."""
+        return evaluation_verdict(self.evaluation)
 
 
 def evaluation_tables(evaluation: Evaluation) -> list[Table]:
