@@ -1,15 +1,14 @@
 """The report of an evaluation: one self-contained page and a JSON document with the same numbers."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import surefoot.plots as plots
 from surefoot import __version__
@@ -33,7 +32,7 @@ from surefoot.plots import (
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.evaluation_tables import Summary, headline_tables, score_rows, score_text
-from surefoot.report.style import GREY, side_style, svg_of
+from surefoot.report.style import GREY, drawn_svg, side_style
 from surefoot.report.tables import Table, to_html
 from surefoot.report.views import View, write_files
 from surefoot.text import number_text, signed_text
@@ -146,92 +145,93 @@ def _class_table(side: str, scores: list[curves.ClassScores], classes: int) -> T
 
 def _figures(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Title, SVG and caption of each figure."""
-    before = data.get("reliability_before", {})
+
+    def svg(name: str, title: str, draw: Callable[[Axes], None], *sides: str) -> str:
+        return drawn_svg(name, title, side_style(*sides), draw, size=(4.6, 3.8))
+
+    before, sides = data.get("reliability_before", {}), tuple(data["reliability"])
     for side, reliability in data["reliability"].items():
+        draw = partial(
+            _draw_reliability,
+            side=side,
+            calibrated=reliability,
+            before=before.get(side),
+            confidence=data["confidence"][side],
+        )
         yield (
-            f"curves.Reliability, {side}",
-            _reliability_figure(side, reliability, before.get(side), data["confidence"][side]),
+            f"Reliability, {side}",
+            svg(f"reliability-{side}", f"Reliability diagram, {side}", draw, side),
             "Ten bins of equal size. On the diagonal, confidence equals accuracy; below it, the model is "
             "overconfident. The band is where the bins of a calibrated model would fall by chance; bars are "
             "exact 95% intervals. At the bottom: the distribution of the confidence.",
         )
+    draw = partial(_draw_histogram, sides=data["confidence"])
     yield (
         "Confidence",
-        _histogram_figure(data["confidence"]),
+        svg("histogram", "Histogram of confidences", draw, *sides),
         "Distribution of the confidence.",
     )
+    draw = partial(_draw_risk_coverage, sides=data["risk_coverage"])
     yield (
         "Risk against coverage",
-        _risk_coverage_figure(data["risk_coverage"]),
+        svg("risk-coverage", "Risk against coverage", draw, *sides),
         "The error rate among the most confident predictions, as more of them are accepted.",
     )
     if "temperature" in data:
+        draw = partial(_draw_temperature, curve=data["temperature"])
         yield (
             "Temperature",
-            _temperature_figure(data["temperature"]),
+            svg("temperature", "Familiar against unfamiliar NLL as T varies", draw, "familiar"),
             "NLL on both sides as the logits are divided by T. The best T for unfamiliar data is usually "
             "higher than the best T for familiar data. Computed from at most "
             f"{data['temperature'].rows:,} rows per side.",
         )
 
 
-def _reliability_figure(
-    side: str, calibrated: curves.Reliability, before: curves.Reliability | None, confidence: curves.Histogram
-) -> str:
+def _draw_reliability(
+    axes: Axes,
+    side: str,
+    calibrated: curves.Reliability,
+    before: curves.Reliability | None,
+    confidence: curves.Histogram,
+) -> None:
     """Accuracy against confidence, ten equal-mass bins, the confidences at the foot, the noise band."""
-    with rc_context(side_style(side)):
-        figure, axes = _one_axes()
-        axes.plot([0, 1], [0, 1], **DIAGONAL)
-        if before is not None:
-            label = "before calibration"
-            axes.plot(before.confidence, before.accuracy, "x", color=GREY, markersize=6, label=label)
-        draw_reliability(axes, calibrated, confidence, side)
-        axes.set(xlabel="confidence", ylabel="accuracy")
-        axes.set_title(f"n = {sum(calibrated.number):,.0f}", loc="left", fontsize=9)
-        axes.legend(loc="upper left", fontsize=9)
-        return svg_of(figure, f"reliability-{side}", f"curves.Reliability diagram, {side}")
+    axes.plot([0, 1], [0, 1], **DIAGONAL)
+    if before is not None:
+        label = "before calibration"
+        axes.plot(before.confidence, before.accuracy, "x", color=GREY, markersize=6, label=label)
+    draw_reliability(axes, calibrated, confidence, side)
+    axes.set(xlabel="confidence", ylabel="accuracy")
+    axes.set_title(f"n = {sum(calibrated.number):,.0f}", loc="left", fontsize=9)
+    axes.legend(loc="upper left", fontsize=9)
 
 
-def _histogram_figure(sides: Mapping[str, curves.Histogram]) -> str:
+def _draw_histogram(axes: Axes, sides: Mapping[str, curves.Histogram]) -> None:
     """The share of predictions at each confidence."""
-    with rc_context(side_style(*sides)):
-        figure, axes = _one_axes()
-        for side, histogram in sides.items():
-            draw_histogram(axes, histogram, side)
-        axes.set(xlabel="confidence", ylabel="share of predictions")
-        axes.legend(loc="upper left")
-        return svg_of(figure, "histogram", "curves.Histogram of confidences")
+    for side, histogram in sides.items():
+        draw_histogram(axes, histogram, side)
+    axes.set(xlabel="confidence", ylabel="share of predictions")
+    axes.legend(loc="upper left")
 
 
-def _risk_coverage_figure(sides: Mapping[str, curves.RiskCoverage]) -> str:
+def _draw_risk_coverage(axes: Axes, sides: Mapping[str, curves.RiskCoverage]) -> None:
     """The error rate when only the most confident share is accepted."""
-    with rc_context(side_style(*sides)):
-        figure, axes = _one_axes()
-        for side, curve in sides.items():
-            draw_risk_coverage(axes, curve, side)
-        finish_risk_coverage(axes)
-        limit_risk(axes)
-        axes.legend(loc="best")
-        return svg_of(figure, "risk-coverage", "Risk against coverage")
+    for side, curve in sides.items():
+        draw_risk_coverage(axes, curve, side)
+    finish_risk_coverage(axes)
+    limit_risk(axes)
+    axes.legend(loc="best")
 
 
-def _temperature_figure(curve: curves.TemperatureCurve) -> str:
+def _draw_temperature(axes: Axes, curve: curves.TemperatureCurve) -> None:
     """NLL on both sides while T varies: triangle uncalibrated, X calibrated, dots from T = 2 by 0.25."""
-    with rc_context(side_style("familiar")):
-        figure, axes = _one_axes()
-        draw_temperature_path(axes, curve, "")
-        write_temperatures(axes, curve)
-        axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
-        keys = mark_keys(calibrated=curve.fitted is not None)
-        if curve.fitted is not None:
-            keys[1].set_label(f"calibrated, T = {curve.fitted[0]:.2f}")
-        axes.legend(handles=keys, loc="center right")
-        return svg_of(figure, "temperature", "Familiar against unfamiliar NLL as T varies")
-
-
-def _one_axes() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(4.6, 3.8), layout="constrained")
-    return figure, figure.subplots()
+    draw_temperature_path(axes, curve, "")
+    write_temperatures(axes, curve)
+    axes.set(xlabel="NLL, familiar", ylabel="NLL, unfamiliar")
+    keys = mark_keys(calibrated=curve.fitted is not None)
+    if curve.fitted is not None:
+        keys[1].set_label(f"calibrated, T = {curve.fitted[0]:.2f}")
+    axes.legend(handles=keys, loc="center right")
 
 
 def _plain(value: Any) -> Any:

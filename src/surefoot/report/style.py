@@ -5,7 +5,7 @@ import io
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from cycler import cycler
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -169,6 +170,21 @@ def svg_of(figure: Figure, name: str, title: str) -> str:
     with rc_context({"svg.hashsalt": name}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     return svg_text(out.getvalue(), name, title)
+
+
+def drawn_svg(
+    name: str,
+    title: str,
+    style: Any,
+    draw: Callable[[Axes], object],
+    *,
+    size: tuple[float, float] = (4.6, 3.6),
+) -> str:
+    """A figure of one panel in this style; `draw` draws on its axes."""
+    with rc_context(style):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure.subplots())
+        return svg_of(figure, name, title)
 
 
 def svg_text(svg: str, name: str, title: str) -> str:

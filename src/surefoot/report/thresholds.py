@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 import surefoot.plots as plots
 from surefoot import __version__
@@ -20,7 +19,7 @@ from surefoot.io import replacing
 from surefoot.pages import template_named
 from surefoot.plots.curves import highest_risk, risk_coverage
 from surefoot.predictions.predictions import Predictions
-from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, svg_of
+from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, drawn_svg
 from surefoot.report.tables import Table, to_html
 from surefoot.report.views import View
 from surefoot.text import count_of, percent_range, rounded_up
@@ -213,11 +212,14 @@ def write_thresholds_page(
     caption = CURVE
     if chosen.candidates:
         caption += BOUNDS.format(len(chosen.candidates))
+    draw = partial(_draw_curves, chosen=chosen, predictions=predictions)
+    title = "Error against coverage, with the chosen threshold"
+    svg = drawn_svg("thresholds", title, SMALL, draw, size=(WIDTH, 3.8))
     text = template_named("result.html").render(
         title="Confidence thresholds",
         verdict=verdict,
         tables=to_html([table, *([parts_table(chosen)] if chosen.parts else [])], "measured"),
-        figure=Markup(_figure(chosen, predictions)),
+        figure=Markup(svg),
         caption=caption,
         sources=sources,
         written="The thresholds file",
@@ -227,31 +229,27 @@ def write_thresholds_page(
         temporary.write_text(text, encoding="utf-8")
 
 
-def _figure(chosen: Thresholds, predictions: Mapping[str, Predictions]) -> str:
+def _draw_curves(axes: Axes, chosen: Thresholds, predictions: Mapping[str, Predictions]) -> None:
     """Error against coverage, the bounds that hold together, the target and the chosen threshold."""
     sides = {name: side for name, side in SIDES.items() if name in predictions}
-    with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
-        axes = figure.subplots()
-        highest = 0.0
-        for name, side in sides.items():
-            curve = risk_coverage(chosen.prepare(predictions[name]).outcomes)
-            style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
-            axes.plot(curve.coverage, curve.risk, **style)
-            highest = max(highest, highest_risk(curve.coverage, curve.risk))
-        bounds = [(each.share, each.bound) for each in chosen.candidates if each.n]
-        if bounds:
-            axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
-        axes.axhline(chosen.guarantee.target_error, color=GREY, linewidth=1.2, label="target")
-        for name, side in sides.items():
-            zone = chosen.zones_of(predictions[name])["accept"]
-            if zone.error.n:
-                axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
-        axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
-        axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.guarantee.target_error))))
-        plots.percent_axes(axes.xaxis, axes.yaxis)
-        axes.legend(loc="upper left")
-        return svg_of(figure, "thresholds", "Error against coverage, with the chosen threshold")
+    highest = 0.0
+    for name, side in sides.items():
+        curve = risk_coverage(chosen.prepare(predictions[name]).outcomes)
+        style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
+        axes.plot(curve.coverage, curve.risk, **style)
+        highest = max(highest, highest_risk(curve.coverage, curve.risk))
+    bounds = [(each.share, each.bound) for each in chosen.candidates if each.n]
+    if bounds:
+        axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
+    axes.axhline(chosen.guarantee.target_error, color=GREY, linewidth=1.2, label="target")
+    for name, side in sides.items():
+        zone = chosen.zones_of(predictions[name])["accept"]
+        if zone.error.n:
+            axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
+    axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
+    axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.guarantee.target_error))))
+    plots.percent_axes(axes.xaxis, axes.yaxis)
+    axes.legend(loc="upper left")
 
 
 def thresholds_view(chosen: Thresholds) -> View:

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from surefoot import __version__
 from surefoot.errors import InputError
 from surefoot.intervals import NAN
 from surefoot.io import all_or_none, make_folder, replacing
 from surefoot.pages import template_named
-from surefoot.report.style import WIDTH, side_style, svg_of
+from surefoot.report.style import WIDTH, drawn_svg, side_style
 from surefoot.report.table_text import to_text
 from surefoot.report.tables import Table, to_html
 from surefoot.results import Result
@@ -109,10 +107,8 @@ class View:
         """Write the page and the JSON document."""
         if self.write is not None:
             return self.write(folder)
-        with rc_context(side_style("familiar", "unfamiliar") | {"font.size": 9}):
-            figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
-            self.plot(figure.subplots())
-            svg = svg_of(figure, "result", self.title)
+        style = side_style("familiar", "unfamiliar") | {"font.size": 9}
+        svg = drawn_svg("result", self.title, style, self.plot, size=(WIDTH, 3.8))
         page = template_named("result.html").render(
             title=self.title,
             verdict=self.sentences,
