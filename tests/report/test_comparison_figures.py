@@ -16,7 +16,7 @@ from PIL import Image
 from scipy.special import softmax
 from scipy.stats import binomtest
 
-from surefoot import InputError, Predictions
+from surefoot import Predictions
 from surefoot.calibrators.temperature import MemberTemperatures, Temperature
 from surefoot.evaluation.compare import tabulate
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
@@ -372,14 +372,6 @@ def test_predictions_without_a_known_label_still_make_pictures():
         panels.confidence_picture,
     ):
         ET.fromstring(make(drawn_methods).svg())
-
-
-@pytest.mark.parametrize("make", PICTURES[:5])
-def test_too_few_too_many_and_twice_the_same(make):
-    one = method("m", n=20)
-    for count, message in ((0, "0 methods"), (9, "9 methods"), (2, "'m' is given more than once")):
-        with pytest.raises(InputError, match=message):
-            make([one] * count)
 
 
 def test_a_hostile_title_stays_a_title():

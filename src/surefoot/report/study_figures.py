@@ -42,7 +42,6 @@ from surefoot.report.style import (
     SMALL,
     MethodStyle,
     Picture,
-    check_methods,
     finished,
     key_below,
     key_height,
@@ -195,7 +194,6 @@ def temperature_curves(drawable: Drawable) -> CaptionedFigure | None:
 
 def temperature_picture(methods: Sequence[MethodRuns]) -> Picture:
     """NLL of both sides while T varies, a curve per method, with the point that was fitted."""
-    check_methods(methods)
     title = "Familiar against unfamiliar NLL while the temperature T varies; lower left is better."
     with rc_context(methods_style(len(methods))):
         margins = (0.7, 0.15, 0.6 + key_height(len(methods), columns=ACROSS))
@@ -237,7 +235,6 @@ def e99(drawable: Drawable) -> CaptionedFigure:
 
 def e99_picture(methods: Sequence[MethodRuns]) -> Picture:
     """E99 of some methods on both sides, with exact intervals and k of n next to each bar."""
-    check_methods(methods)
     bars = e99_bars(methods)
     title = "How often each method is wrong above 99% confidence, with exact 95% intervals."
     with rc_context(SMALL):
@@ -291,7 +288,6 @@ def cost(drawable: Drawable) -> CaptionedFigure:
 
 def cost_picture(methods: Sequence[MethodRuns]) -> Picture:
     """NLL on unfamiliar data against training time and time per image, a point per method."""
-    check_methods(methods)
     styles = method_styles(len(methods))
     heights = [method.cells["unfamiliar", DECIDING].mean for method in methods]
     title = "What each method costs, against its NLL on unfamiliar data; lower left is better."
@@ -350,7 +346,6 @@ def risk_coverage(drawable: Drawable) -> CaptionedFigure:
 
 def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
     """The error rate when only the most confident share is accepted, in the mean over runs."""
-    check_methods(methods)
     title = "The error rate when only each method's most confident predictions are accepted."
     styles = method_styles(len(methods))
     keys = [

@@ -32,7 +32,6 @@ from surefoot.report.style import (
     PAGE_WIDTH,
     SMALL,
     Picture,
-    check_methods,
     finished,
     key_below,
     panels,
@@ -59,7 +58,6 @@ LEVELS = 12  # few enough colours that a map stays small, and that a reader can 
 
 def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Error rate by confidence, a panel per method with counts below; the first method behind the others."""
-    check_methods(methods)
     title = "How often each method is wrong at each confidence, and how many predictions that is."
     bins = [{side: confidence_bins(runs_on(method, side)) for side in SIDES} for method in methods]
     every = [error for of_method in bins for of_side in of_method.values() for error in of_side.errors]
@@ -105,7 +103,6 @@ def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
 
 def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Reliability diagrams, familiar and unfamiliar side by side for each method, counts at the foot."""
-    check_methods(methods)
     title = "Accuracy in ten equal-mass bins by confidence; below the diagonal a method is overconfident."
     rows = -(-len(methods) // PAIRS)
     lowest = min(lowest_confidence(p) for method in methods for p in method.runs[0].sides.values())
@@ -226,10 +223,6 @@ def truth_map(task: Task) -> Map:
 
 def toy_picture(rows: Sequence[ToyRow]) -> Picture:
     """A row per data set: the truth with the training points, then a map of NLL for each method."""
-    if not rows:
-        raise InputError("no toy data set to draw; allowed: 1 or more")
-    for row in rows:
-        check_methods(row.methods)
     columns = 1 + max(len(row.methods) for row in rows)
     size = (PAGE_WIDTH - 0.9) / columns
     with rc_context(SMALL):

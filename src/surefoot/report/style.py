@@ -19,9 +19,6 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from PIL import Image
 
-from surefoot.errors import InputError
-from surefoot.evaluation.comparison import MethodRuns
-
 COLOURS = {"familiar": "#0072b2", "unfamiliar": "#d55e00"}  # Okabe & Ito
 MARKERS = {"familiar": "o", "unfamiliar": "s"}
 LINES = {"familiar": "-", "unfamiliar": "--"}
@@ -219,16 +216,6 @@ def method_styles(count: int) -> tuple[MethodStyle, ...]:
         )
         for index in range(count)
     )
-
-
-def check_methods(methods: Sequence[MethodRuns]) -> None:
-    """At least one method, not more than a reader can distinguish, no name twice."""
-    if not 1 <= len(methods) <= MOST_METHODS:
-        raise InputError(f"{len(methods)} methods to draw; allowed: 1 to {MOST_METHODS}")
-    names = [method.name for method in methods]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InputError(f"method {twice[0]!r} is given more than once; allowed: each name once")
 
 
 def side_cycle(*sides: str) -> Any:
