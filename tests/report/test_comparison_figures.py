@@ -122,15 +122,6 @@ def test_png_is_the_same_every_time_and_as_wide_as_told(methods):
     assert Image.open(io.BytesIO(first.png(dpi=50))).width == 560
 
 
-def test_hostile_names_are_shown_as_they_are(methods):
-    root = ET.fromstring(pictures.risk_coverage_picture(methods[:6]).svg())
-    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
-    for name in HOSTILE:
-        assert texts.count(style.plain_text(name)) == 1, "in the legend"
-    assert style.plain_text(HOSTILE[3]) == HOSTILE[3]
-    assert len(style.plain_text(HOSTILE[4])) == style.NAME_LETTERS
-
-
 @settings(max_examples=50)
 @given(st.text())
 def test_plain_text_is_one_short_line_of_xml(text):

@@ -46,25 +46,6 @@ def test_document_holds_every_number_and_no_nan(evaluation):
     assert set(document["change"]) == set(document["uncalibrated"]) == {"familiar", "unfamiliar"}
 
 
-def test_markdown_keeps_its_columns_whatever_the_names(evaluation):
-    text = to_markdown(evaluation_tables(evaluation))
-    for line in text.splitlines():
-        if line.startswith("|"):
-            unescaped = line.replace("\\\\", "").replace("\\|", "")
-            assert unescaped.count("|") in (4, 5, 6)
-    assert "<c>" not in text
-
-
-def test_latex_escapes_what_latex_reads():
-    text = to_latex([Table.of_text("50% & more", ("a_b", "{c}"), (("x<y", "[1, 2] $3 #4 ~ ^ \\"),))])
-    assert r"\caption{50\% \& more}" in text
-    assert r"a\_b & \{c\} \\" in text
-    assert (
-        r"x\textless{}y & {}[1, 2] \$3 \#4 \textasciitilde{} \textasciicircum{} \textbackslash{} \\" in text
-    )
-    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
-
-
 def test_csv_is_numeric(evaluation):
     rows = list(csv.DictReader(io.StringIO(evaluation_csv(evaluation))))
     assert len(rows) == 7 * len(evaluation.metrics)

@@ -22,7 +22,7 @@ from surefoot.pages import template_named
 from surefoot.predictions.outcomes import Array
 from surefoot.report.style import COLOURS, GREY, LINES, STYLE, drawn_svg
 from surefoot.report.tables import Column, Section, Table, TableCell, to_html
-from surefoot.report.views import View
+from surefoot.report.views import View, flat
 from surefoot.text import (
     count_of,
     interval_text,
@@ -217,12 +217,8 @@ def check_view(check: Check) -> View:
     def rows() -> Iterator[dict[str, Any]]:
         for each in check.findings:
             plain = ("name", "reference", "current", "distance", "p", "adjusted")
-            intervals = {"change": each.change, "more_novel": each.more_novel}
-            yield {name: getattr(each, name) for name in plain} | {
-                f"{name}_{end}": getattr(interval, end)
-                for name, interval in intervals.items()
-                for end in ("value", "low", "high")
-            }
+            intervals = flat(change=each.change, more_novel=each.more_novel)
+            yield {name: getattr(each, name) for name in plain} | intervals
 
     def draw(ax: Axes | None) -> Axes:
         accuracies = {"reference": check.reference_accuracy, "current": check.accuracy}

@@ -1,7 +1,6 @@
 """The result of `surefoot sets` as a table, a verdict and a plot."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -11,7 +10,7 @@ from surefoot.deploy.groups import of_groups, repeated_sentences
 from surefoot.deploy.sets import Sets, sets_document
 from surefoot.report.tables import Table
 from surefoot.report.thresholds import proportion_text
-from surefoot.report.views import View
+from surefoot.report.views import View, flat
 from surefoot.text import percent_range
 
 
@@ -62,9 +61,8 @@ def sets_view(sets: Sets) -> View:
 
     def rows() -> Iterator[dict[str, Any]]:
         for data, each in sets.measured.items():
-            coverage = {f"coverage_{end}": value for end, value in asdict(each.coverage).items()}
-            single = {f"single_{end}": value for end, value in asdict(each.single).items()}
-            yield {"data": data, **coverage, "mean_size": each.mean_size, **single}
+            size = {"mean_size": each.mean_size}
+            yield {"data": data, **flat(coverage=each.coverage), **size, **flat(single=each.single)}
 
     def draw(ax: Axes | None) -> Axes:
         """How many sets contain the true class, with 95% intervals, and what is guaranteed."""

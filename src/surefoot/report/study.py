@@ -22,12 +22,13 @@ from surefoot.experiments.run import Study, read_folder
 from surefoot.experiments.workflow import REPORT_VALUES
 from surefoot.io import all_or_none, make_folder, toml_text
 from surefoot.pages import template_named
-from surefoot.report.study_figures import CaptionedFigure, part_figures
+from surefoot.report.study_figures import part_figures
 from surefoot.report.study_gallery import Gallery, part_gallery
 from surefoot.report.study_part import PartReport, fitted_table, part_reports, subgroup_table
 from surefoot.report.study_questions import pairs_csv
 from surefoot.report.study_tables import LONGEST_NAME, safe_name, summary_csv, write_table_files
 from surefoot.report.study_verdict import first_tables
+from surefoot.report.style import Picture
 from surefoot.report.tables import to_html
 from surefoot.report.views import View, write_files
 from surefoot.runtime import in_processes, one_thread
@@ -168,11 +169,11 @@ def _drawn_pictures(parts: Sequence[PartReport]) -> list[Pictures]:
     return [Pictures(next(drawn), tuple(filter(None, islice(drawn, len(draw) - 1)))) for draw in draws]
 
 
-def _drawn(part: str, draw: Callable[[], CaptionedFigure | None]) -> Drawn | None:
-    if (figure := draw()) is None:
+def _drawn(part: str, draw: Callable[[], Picture | None]) -> Drawn | None:
+    if (picture := draw()) is None:
         return None
-    picture = replace(figure.picture, name=f"{part}-{figure.picture.name}")
-    return Drawn(figure.picture.name, picture.svg(), picture.png(), figure.caption)
+    named = replace(picture, name=f"{part}-{picture.name}")
+    return Drawn(picture.name, named.svg(), named.png(), picture.caption)
 
 
 def _picture_files(part: str, pictures: Pictures) -> dict[str, bytes]:

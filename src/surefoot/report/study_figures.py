@@ -30,7 +30,7 @@ from surefoot.plots import (
 )
 from surefoot.plots.curves import single_temperature
 from surefoot.report.study_curves import COVERAGES, MeanError, e99_bars, method_curve, risk_curves, runs_on
-from surefoot.report.study_panels import ToyRow, confidence_picture, reliability_picture, toy_picture
+from surefoot.report.study_panels import confidence_picture, reliability_picture, toy_picture
 from surefoot.report.study_verdict import shown_methods, time_to_run
 from surefoot.report.style import (
     COLOURS,
@@ -70,14 +70,6 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
-class CaptionedFigure:
-    """A picture and its caption."""
-
-    picture: Picture
-    caption: str
-
-
-@dataclass(frozen=True, eq=False)
 class Drawable:
     """What a figure may draw: the methods with a run that was tested on both sides."""
 
@@ -106,7 +98,7 @@ class Drawable:
         return f"Means over {most} runs." if most > 1 else "From one run."
 
 
-def overview(drawable: Drawable) -> CaptionedFigure:
+def overview(drawable: Drawable) -> Picture:
     """Familiar against unfamiliar NLL of every method; the first figure of the page."""
     comparison, methods = drawable.part.comparison, list(drawable.methods.values())
     named = [method.name for method in drawable.shown]
@@ -116,7 +108,7 @@ def overview(drawable: Drawable) -> CaptionedFigure:
     if known and max(known) > min(known):
         ratio = max(known) / min(known)
         caption += f" The largest points take {ratio:.0f} times as long as the smallest."
-    return CaptionedFigure(overview_picture(methods, named, drawable.recommended, times), caption)
+    return replace(overview_picture(methods, named, drawable.recommended, times), caption=caption)
 
 
 def overview_picture(
@@ -169,7 +161,7 @@ def _overview_looks(
     return looks
 
 
-def temperature_curves(drawable: Drawable) -> CaptionedFigure | None:
+def temperature_curves(drawable: Drawable) -> Picture | None:
     """NLL of both sides while T varies, for each kind of network that the paper has."""
     by_networks: dict[object, list[MethodRuns]] = {}
     for method in drawable.methods.values():
@@ -189,7 +181,7 @@ def temperature_curves(drawable: Drawable) -> CaptionedFigure | None:
         "A curve for each kind of network. Moving along it trades one side for the other; it ends "
         f"soon after it is worse on both than T = 1. {drawable.runs}"
     )
-    return CaptionedFigure(temperature_picture(methods), caption)
+    return replace(temperature_picture(methods), caption=caption)
 
 
 def temperature_picture(methods: Sequence[MethodRuns]) -> Picture:
@@ -208,7 +200,7 @@ def temperature_picture(methods: Sequence[MethodRuns]) -> Picture:
         return finished(figure, "temperature-curves", title)
 
 
-def toy_planes(drawable: Drawable) -> CaptionedFigure | None:
+def toy_planes(drawable: Drawable) -> Picture | None:
     """The paper's panels, where the predictions are those of the whole plane."""
     kind, _, variant = drawable.part.plan.task.partition("/")
     singles = [drawable.methods["single"]] if "single" in drawable.methods else []
@@ -221,16 +213,16 @@ def toy_planes(drawable: Drawable) -> CaptionedFigure | None:
     if kind != "toy" or not drawable.part.part.task.startswith("toy") or not methods:
         return None
     try:
-        picture = toy_picture([ToyRow(variant, tuple(methods))])
+        picture = toy_picture(variant, methods)
     except InputError:  # a user's own task of that name
         return None
-    return CaptionedFigure(picture, "As in the supplement of Li & Hoiem, with our own four data sets.")
+    return replace(picture, caption="As in the supplement of Li & Hoiem, with our own four data sets.")
 
 
-def e99(drawable: Drawable) -> CaptionedFigure:
+def e99(drawable: Drawable) -> Picture:
     """E99 of the shown methods."""
     caption = f"Next to a bar: wrong of all predictions above 0.99, summed over runs. {drawable.runs}"
-    return CaptionedFigure(e99_picture(drawable.shown), caption)
+    return replace(e99_picture(drawable.shown), caption=caption)
 
 
 def e99_picture(methods: Sequence[MethodRuns]) -> Picture:
@@ -274,7 +266,7 @@ def _text_right_of(axes: Axes, x: float, y: float, text: str) -> Annotation:
     return axes.annotate(text, (x, y), va="center", fontsize=8, annotation_clip=False, **offset)
 
 
-def cost(drawable: Drawable) -> CaptionedFigure:
+def cost(drawable: Drawable) -> Picture:
     """Cost against NLL, without methods so far above the others that they would flatten the figure."""
     methods = drawable.shown
     heights = {method.name: method.cells["unfamiliar", DECIDING].mean for method in methods}
@@ -283,7 +275,8 @@ def cost(drawable: Drawable) -> CaptionedFigure:
     too_high = [f"{m.label} (NLL {heights[m.name]:.2f})" for m in methods if heights[m.name] > limit]
     if too_high:
         caption += f" Too high to draw: {', '.join(too_high)}."
-    return CaptionedFigure(cost_picture([m for m in methods if not heights[m.name] > limit]), caption)
+    picture = cost_picture([m for m in methods if not heights[m.name] > limit])
+    return replace(picture, caption=caption)
 
 
 def cost_picture(methods: Sequence[MethodRuns]) -> Picture:
@@ -327,21 +320,21 @@ def _cost_panel(axes: Axes, label: str, points: Sequence[Point], styles: Sequenc
         axes.plot(*point, markersize=6, **styles[index].of_point)
 
 
-def reliability(drawable: Drawable) -> CaptionedFigure:
+def reliability(drawable: Drawable) -> Picture:
     """Reliability diagrams of a few methods."""
     picture = reliability_picture(drawable.few)
-    return CaptionedFigure(picture, f"Bars are exact 95% intervals. {drawable.runs}")
+    return replace(picture, caption=f"Bars are exact 95% intervals. {drawable.runs}")
 
 
-def error_by_confidence(drawable: Drawable) -> CaptionedFigure:
+def error_by_confidence(drawable: Drawable) -> Picture:
     """The error rate of a few methods by confidence."""
     picture = confidence_picture(drawable.few)
-    return CaptionedFigure(picture, f"Bars are exact 95% intervals. {drawable.runs}")
+    return replace(picture, caption=f"Bars are exact 95% intervals. {drawable.runs}")
 
 
-def risk_coverage(drawable: Drawable) -> CaptionedFigure:
+def risk_coverage(drawable: Drawable) -> Picture:
     """Risk-coverage curves of the shown methods."""
-    return CaptionedFigure(risk_coverage_picture(drawable.shown), drawable.runs)
+    return replace(risk_coverage_picture(drawable.shown), caption=drawable.runs)
 
 
 def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
@@ -369,7 +362,7 @@ def risk_coverage_picture(methods: Sequence[MethodRuns]) -> Picture:
         return finished(figure, "risk-coverage-methods", title)
 
 
-FIGURES: tuple[Callable[[Drawable], CaptionedFigure | None], ...] = (
+FIGURES: tuple[Callable[[Drawable], Picture | None], ...] = (
     overview,
     temperature_curves,
     toy_planes,
@@ -381,7 +374,7 @@ FIGURES: tuple[Callable[[Drawable], CaptionedFigure | None], ...] = (
 )
 
 
-def part_figures(part: PartStudy, recommended: str | None) -> list[Callable[[], CaptionedFigure | None]]:
+def part_figures(part: PartStudy, recommended: str | None) -> list[Callable[[], Picture | None]]:
     """What draws each figure, or gives None if the part does not have the predictions for it.
 
     There is none without both sides.

@@ -1,7 +1,6 @@
 """Figures with one panel per method: error by confidence, reliability, the toy planes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -193,15 +192,6 @@ def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, m
         axes.set_ylabel("predictions")
 
 
-@dataclass(frozen=True, eq=False)
-class ToyRow:
-    """One of the toy data sets by name, its methods, and the seed its training points were drawn from."""
-
-    name: str
-    methods: tuple[MethodRuns, ...]
-    seed: int = 0
-
-
 def nll_map(task: Task, familiar: Predictions, unfamiliar: Predictions) -> Map:
     """Clipped NLL at every point of the test grid, from the bottom row up; the rows are matched by id."""
     both = zip(TEST_SPLITS.values(), (familiar, unfamiliar), strict=True)
@@ -221,25 +211,21 @@ def truth_map(task: Task) -> Map:
     )
 
 
-def toy_picture(rows: Sequence[ToyRow]) -> Picture:
-    """A row per data set: the truth with the training points, then a map of NLL for each method."""
-    columns = 1 + max(len(row.methods) for row in rows)
+def toy_picture(name: str, methods: Sequence[MethodRuns], *, seed: int = 0) -> Picture:
+    """The truth with the training points of a toy data set and seed, then a map of NLL for each method."""
+    columns = 1 + len(methods)
     size = (PAGE_WIDTH - 0.9) / columns
+    task = load_toy(name, seed=seed)
     with rc_context(SMALL):
-        figure = Figure(figsize=(PAGE_WIDTH, 0.6 + (size + 0.5) * len(rows)), layout="constrained")
-        grid: Any = figure.subplots(len(rows), columns, squeeze=False)
+        figure = Figure(figsize=(PAGE_WIDTH, 1.1 + size), layout="constrained")
+        grid: Any = figure.subplots(1, columns, squeeze=False)
         for axes in grid.flat:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             axes.patch.set(edgecolor=GREY, linewidth=1.2)
-        for row, of_row in zip(rows, grid, strict=True):
-            task = load_toy(row.name, seed=row.seed)
-            _truth_panel(of_row[0], task, row.name)
-            for axes in of_row[1 + len(row.methods) :]:
-                axes.set_axis_off()
-            for axes, method in zip(of_row[1:], row.methods, strict=False):
-                image = _map_panel(axes, task, method)
-        bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
+        _truth_panel(grid[0, 0], task, name)
+        images = [_map_panel(*each, task) for each in zip(grid[0, 1:], methods, strict=True)]
+        bar = figure.colorbar(images[-1], ax=grid, aspect=25, pad=0.01)
         bar.set_label("NLL at a point, nats")
         title = (
             "Where each method goes wrong in the plane: darker is worse; training points come only from "
@@ -298,7 +284,7 @@ def _truth_panel(axes: Axes, task: Task, name: str) -> None:
     axes.set_xlabel(f"{len(points):,}\ntraining points", fontsize=8)
 
 
-def _map_panel(axes: Axes, task: Task, method: MethodRuns) -> Any:
+def _map_panel(axes: Axes, method: MethodRuns, task: Task) -> Any:
     familiar, unfamiliar = (method.runs[0].sides[side] for side in SIDES)
     colours = colormaps["Greys"].resampled(LEVELS)
     image = axes.imshow(nll_map(task, familiar, unfamiliar), cmap=colours, norm=Normalize(0, WORST), **IMAGE)

@@ -79,11 +79,12 @@ class MethodStyle:
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A finished figure with a name and a title, which is a sentence."""
+    """A finished figure with a name, a title, which is a sentence, and for a page a caption."""
 
     name: str
     title: str
     figure: Figure
+    caption: str = ""
 
     def svg(self) -> str:
         """SVG to embed in a page; its text stays text."""

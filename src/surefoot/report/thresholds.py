@@ -21,7 +21,7 @@ from surefoot.plots.curves import highest_risk, risk_coverage
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, drawn_svg
 from surefoot.report.tables import Table, to_html
-from surefoot.report.views import View
+from surefoot.report.views import View, flat
 from surefoot.text import count_of, percent_range, rounded_up
 
 Measured = Mapping[str, Mapping[str, Zone]]  # the zones on each further set of data
@@ -259,9 +259,7 @@ def thresholds_view(chosen: Thresholds) -> View:
         measured: dict[str, Mapping[str, Zone]] = {"val": chosen.zones, **chosen.measured}
         for data, zones in measured.items():
             for name, zone in zones.items():
-                share = {f"share_{end}": value for end, value in asdict(zone.share).items()}
-                error = {f"error_{end}": value for end, value in asdict(zone.error).items()}
-                yield {"data": data, "decision": name, **share, **error}
+                yield {"data": data, "decision": name, **flat(share=zone.share, error=zone.error)}
 
     return View(
         "Confidence thresholds",

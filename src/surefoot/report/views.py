@@ -3,7 +3,7 @@
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,6 +132,11 @@ def view_of(result: Result) -> View:
             view: View = getattr(import_module(f"surefoot.report.{module}"), function)(result)
             return view
     raise InputError(f"a {type(result).__name__} cannot be shown; have: {', '.join(VIEWS)}")
+
+
+def flat(**values: Any) -> dict[str, Any]:
+    """The fields of some dataclasses as columns of a row: `share_value`, `share_low`, ..."""
+    return {f"{name}_{end}": value for name, each in values.items() for end, value in asdict(each).items()}
 
 
 def write_files(folder: Path, contents: Mapping[str, str | bytes]) -> list[Path]:
