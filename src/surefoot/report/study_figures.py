@@ -63,7 +63,7 @@ COSTS = (  # of MethodRuns: the field, the factor to the axis's unit, the label
 )
 HALF_WIDTH = 5.5  # inches; of the figure next to a table
 NAMES_WIDTH = 2.65  # for names of methods
-AREA = 16.0  # of the fastest method's point, in square points
+AREA = 24.0  # of the fastest method's point, in square points
 MOST_AREA = 20.0  # times that
 
 Point = tuple[float, float]
@@ -132,7 +132,7 @@ def overview_picture(
     ]
     with rc_context(SMALL):
         margins = (0.7, 0.1, 0.55 + key_height(len(keys)))
-        figure, ((axes,),) = panels(title, 3.05, width=HALF_WIDTH, margins=margins)
+        figure, ((axes,),) = panels(title, 2.45, width=HALF_WIDTH, margins=margins)
         axes.set(xscale="log", yscale="log", xlabel="NLL on familiar data", ylabel="NLL on unfamiliar data")
         for method in sorted(drawn, key=lambda m: -ratios[m.name]):
             line: Any = {"edgecolors": INK, "alpha": 0.75, "linewidths": 0.6}
