@@ -86,10 +86,10 @@ class Picture:
     figure: Figure
     caption: str = ""
 
-    def svg(self) -> str:
-        """SVG to embed in a page; its text stays text."""
+    def svg(self, style: Any = SMALL) -> str:
+        """SVG to embed in a page, with unique ids and in its text colour; text stays text."""
         out, dpi = io.StringIO(), self.figure.dpi
-        with _drawing(SMALL), _transparent(self.figure), rc_context({"svg.hashsalt": self.name}):
+        with _drawing(style), _transparent(self.figure), rc_context({"svg.hashsalt": self.name}):
             canvas: Any = FigureCanvasSVG(self.figure)  # `savefig` would draw the figure twice
             canvas.print_svg(out, metadata={"Date": None, "Creator": None})
         self.figure.dpi = dpi
@@ -162,14 +162,6 @@ def _title_lines(title: str, width: float) -> list[str]:
     return textwrap.wrap(title, int(TITLE_LETTERS * width))
 
 
-def svg_of(figure: Figure, name: str, title: str) -> str:
-    """The figure as SVG to embed in a page, with unique ids and in the text colour of the page."""
-    out = io.StringIO()
-    with rc_context({"svg.hashsalt": name}):
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return svg_text(out.getvalue(), name, title)
-
-
 def drawn_svg(
     name: str,
     title: str,
@@ -182,7 +174,7 @@ def drawn_svg(
     with rc_context(style):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.subplots())
-        return svg_of(figure, name, title)
+        return Picture(name, title, figure).svg(style)
 
 
 def svg_text(svg: str, name: str, title: str) -> str:
