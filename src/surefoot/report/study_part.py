@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from surefoot.calibrators import calibration_document
-from surefoot.evaluation.comparison import TEST_SPLITS, Cell, Comparison, Difference, MethodRuns
+from surefoot.evaluation.comparison import TEST_SPLITS, Cell, Comparison, MethodRuns
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import GroupScores, Score, number
 from surefoot.experiments.methods import METHODS
@@ -257,27 +257,26 @@ def _method_document(method: MethodRuns, comparison: Comparison) -> dict[str, An
 
 
 def _cell_document(cell: Cell) -> dict[str, Any]:
-    def gap(difference: Difference | None) -> dict[str, Any] | None:
-        if difference is None:
-            return None
-        ends = {"low": number(difference.low), "high": number(difference.high)}
-        return {"value": number(difference.value), **ends, "pairs": difference.pairs}
-
+    gaps = {"from_baseline": cell.from_baseline, "from_best": cell.from_best}
     return {
-        "mean": number(cell.mean),
-        "deviation": number(cell.deviation),
+        **_numbers(cell, "mean", "deviation"),
         "runs": [{"run": s.run, "value": number(s.value), "k": s.k, "n": s.n} for s in cell.runs],
         "mark": cell.mark.value,
         "p": number(cell.p),
-        "from_baseline": gap(cell.from_baseline),
-        "from_best": gap(cell.from_best),
+    } | {
+        name: None if gap is None else {**_numbers(gap, "value", "low", "high"), "pairs": gap.pairs}
+        for name, gap in gaps.items()
     }
+
+
+def _numbers(of: object, *names: str) -> dict[str, float | None]:
+    """Some of its numbers; null where undefined."""
+    return {name: number(getattr(of, name)) for name in names}
 
 
 def _groups_document(groups: Subgroups) -> dict[str, Any]:
     def score_document(score: Score) -> dict[str, Any]:
-        ends = {"low": number(score.low), "high": number(score.high)}
-        return {"value": number(score.value), **ends, "k": score.k, "n": score.n}
+        return {**_numbers(score, "value", "low", "high"), "k": score.k, "n": score.n}
 
     rows = [
         {
