@@ -188,12 +188,15 @@ class Drawn:
 
     def residuals(self) -> Array:
         """Correct less confident, on a grid of confidence (resamples, GRID)."""
-        residual = self.number * (1 - self.confidence) - self.wrong
+        residual = self.number * (1 - self.confidence)
+        residual -= self.wrong
         place, right = place_on_grid(self.confidence, GRID)
-        spread = np.zeros((len(residual), GRID))
         first = np.flatnonzero(np.diff(place, prepend=-1))  # cells are in the order of their confidence
-        spread[:, place[first]] = np.add.reduceat(residual * (1 - right), first, axis=1)
-        spread[:, place[first] + 1] += np.add.reduceat(residual * right, first, axis=1)
+        moved = residual * right
+        residual -= moved
+        spread = np.zeros((len(residual), GRID))
+        spread[:, place[first]] = np.add.reduceat(residual, first, axis=1)
+        spread[:, place[first] + 1] += np.add.reduceat(moved, first, axis=1)
         return spread
 
 
