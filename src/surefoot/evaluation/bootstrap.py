@@ -135,41 +135,28 @@ class Bootstrap:
 
     @cached_property
     def _pooled(self) -> "list[_Cells]":
-        outcomes = self.outcomes
-        block = self.draw.block_of[outcomes.row]
-        return [
-            _Cells(
-                outcomes.pooled_ranking,
-                outcomes.confidence,
-                ~outcomes.correct,
-                block,
-                self.draw.blocks,
-                CELLS,
-            )
-        ]
+        everything = (slice(0, len(self.outcomes.row)),)
+        return self._of_blocks(everything, (self.outcomes.pooled_ranking,), ~self.outcomes.correct)
 
     @cached_property
     def _by_block(self) -> "list[_Cells]":
-        return self._of_blocks(self.outcomes.block_rankings, ~self.outcomes.correct)
+        outcomes = self.outcomes
+        return self._of_blocks(outcomes.blocks, outcomes.block_rankings, ~outcomes.correct)
 
     @cached_property
     def _by_score(self) -> "list[_Cells]":
-        assert self.outcomes.positive is not None
-        return self._of_blocks(self.outcomes.score_rankings, ~self.outcomes.positive)
+        outcomes = self.outcomes
+        assert outcomes.positive is not None
+        return self._of_blocks(outcomes.blocks, outcomes.score_rankings, ~outcomes.positive)
 
-    def _of_blocks(self, rankings: Sequence[Ranking], wrong: Bools) -> "list[_Cells]":
-        outcomes, draw = self.outcomes, self.draw
-        cells = max(FEWEST_CELLS, CELLS // len(outcomes.blocks))
+    def _of_blocks(
+        self, blocks: Sequence[slice], rankings: Sequence[Ranking], wrong: Bools
+    ) -> "list[_Cells]":
+        cells = max(FEWEST_CELLS, CELLS // len(blocks))
+        confidence, block_of = self.outcomes.confidence, self.draw.block_of[self.outcomes.row]
         return [
-            _Cells(
-                ranking,
-                outcomes.confidence[part],
-                wrong[part],
-                draw.block_of[outcomes.row[part]],
-                draw.blocks,
-                cells,
-            )
-            for part, ranking in zip(outcomes.blocks, rankings, strict=True)
+            _Cells(ranking, confidence[part], wrong[part], block_of[part], self.draw.blocks, cells)
+            for part, ranking in zip(blocks, rankings, strict=True)
         ]
 
 
