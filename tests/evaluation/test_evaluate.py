@@ -205,8 +205,16 @@ def test_refuses_sides_that_do_not_match():
         evaluate(draw_one_label(classes=2), Predictions.from_logits([[1.0, 2.0]], [IGNORE]))
 
 
-def test_tick_counts_every_resample():
-    ticks = []
-    shown = Progress(bar=lambda *_: nullcontext(ticks.append))
-    evaluate(draw_one_label(50), draw_one_label(50), resamples=7, metrics=PAPER, progress=shown)
-    assert sum(ticks) == 14
+@pytest.mark.parametrize("versions", [1, 2])
+def test_tick_counts_every_resample(versions):
+    ticks, totals = [], []
+
+    def bar(_, total):
+        totals.append(total)
+        return nullcontext(ticks.append)
+
+    shown = Progress(bar=bar)
+    calibration = fit_temperature(draw_one_label(50)) if versions == 2 else None
+    sides = draw_one_label(50), draw_one_label(50)
+    evaluate(*sides, calibration=calibration, resamples=7, metrics=PAPER, progress=shown)
+    assert [sum(ticks)] == totals == [14 * versions]

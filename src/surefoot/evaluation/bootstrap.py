@@ -21,6 +21,7 @@ from surefoot.intervals import NAN
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import place_on_grid
 from surefoot.predictions.outcomes import Array, Bools, Curve, Index, Outcomes, Ranking, spread_out
+from surefoot.progress import Tick
 
 BLOCKS = 1000  # the variance of so many has itself a standard error of 4.5%
 CELLS = 512  # of neighbouring confidence
@@ -65,10 +66,15 @@ class Draw:
             yield counts.reshape(drawn.shape).astype(np.float64)
 
 
-def resampled(outcomes: Outcomes, metrics: Sequence[Metric], draw: Draw) -> Array:
+def resampled(
+    outcomes: Outcomes, metrics: Sequence[Metric], draw: Draw, tick: Tick = lambda _: None
+) -> Array:
     """(metrics, resamples); NaN where a metric is undefined or not resampled."""
-    bootstrap = Bootstrap(outcomes, metrics, draw)
-    return np.concatenate([bootstrap.values(counts) for counts in draw.counts()], axis=1)
+    bootstrap, values = Bootstrap(outcomes, metrics, draw), [np.empty((len(metrics), 0))]
+    for counts in draw.counts():
+        values.append(bootstrap.values(counts))
+        tick(len(counts))
+    return np.concatenate(values, axis=1)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.bootstrap import Bootstrap, Draw
+from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.evaluation.groups import group_scores
 from surefoot.evaluation.scores import (
     SIDES,
@@ -75,7 +75,8 @@ def evaluate(
             chosen = _streamable(chosen, shown)
         scored = scored_files(scanned, calibration, chosen, resamples, seed, shown)
     else:
-        with shown.bar("resampling", resamples * len(given)) as tick:
+        versions = len(given) * (1 if calibration is None else 2)
+        with shown.bar("resampling", resamples * versions) as tick:
             scored = _scored_in_memory(in_memory, calibration, chosen, resamples, seed, tick)
     found = evaluation_of(scored, chosen, resamples)
     return found if scanned else replace(found, predictions=in_memory, calibration=calibration)
@@ -117,13 +118,25 @@ def _scored_in_memory(
     result = {}
     for index, (side, predictions) in enumerate(given.items()):
         versions = [predictions] if calibration is None else [calibration(predictions), predictions]
-        rng = np.random.default_rng([seed, index])
-        spread = replicates(versions, metrics, resamples=resamples, rng=rng, tick=tick)
-        scores = [_scores(p, metrics, r) for p, r in zip(versions, spread, strict=True)]
-        scores[-1] = replace(scores[-1], zeros=predictions.true_zeros())
-        changes = {} if calibration is None else differences(metrics, scores, spread)
-        result[side] = Scored(scores, changes, spread[0])
+        scored = _scored(versions, metrics, resamples, np.random.default_rng([seed, index]), tick)
+        *calibrated, as_given = scored.scores
+        as_given = replace(as_given, zeros=predictions.true_zeros())
+        result[side] = replace(scored, scores=[*calibrated, as_given])
     return result
+
+
+def _scored(
+    versions: Sequence[Predictions],
+    metrics: Sequence[Metric],
+    resamples: int,
+    rng: np.random.Generator,
+    tick: Tick = lambda _: None,
+) -> Scored:
+    """The scores of one or two versions of the same samples, and their difference, on the same resamples."""
+    draw = Draw.of(versions[0].n, versions[0].groups, resamples=resamples, rng=rng)
+    drawn = [resampled(version.outcomes, metrics, draw, tick) for version in versions]
+    scores = [_scores(version, metrics, of_it) for version, of_it in zip(versions, drawn, strict=True)]
+    return Scored(scores, differences(metrics, scores, drawn) if len(versions) > 1 else {}, drawn[0])
 
 
 def _gap(metrics: Sequence[Metric], first: Scored, second: Scored) -> dict[str, Score]:
@@ -158,35 +171,12 @@ def paired_differences(
     if not np.array_equal(first.labels, second.labels):
         raise InputError("the labels differ; a paired comparison needs the same rows in the same order")
     require_resampling(resamples, seed)
-    chosen = _chosen(metrics)
-    spread = replicates([first, second], chosen, resamples=resamples, rng=np.random.default_rng([seed, 0]))
-    scores = [_scores(p, chosen, drawn) for p, drawn in zip((first, second), spread, strict=True)]
-    return differences(chosen, scores, spread)
+    scored = _scored([first, second], _chosen(metrics), resamples, np.random.default_rng([seed, 0]))
+    return dict(scored.change)
 
 
 def _chosen(metrics: Sequence[Metric | str]) -> list[Metric]:
     return [METRICS.named(metric) if isinstance(metric, str) else metric for metric in metrics]
-
-
-def replicates(
-    versions: Sequence[Predictions],
-    metrics: Sequence[Metric],
-    *,
-    resamples: int,
-    rng: np.random.Generator,
-    tick: Tick = lambda _: None,
-) -> list[Array]:
-    """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
-    draw = Draw.of(versions[0].n, versions[0].groups, resamples=resamples, rng=rng)
-    for predictions in versions:
-        _ = predictions.outcomes.entropy  # all facts, in one reading of the logits
-    bootstraps = [Bootstrap(predictions.outcomes, metrics, draw) for predictions in versions]
-    values: list[list[Array]] = [[np.empty((len(metrics), 0))] for _ in versions]
-    for counts in draw.counts():
-        for into, bootstrap in zip(values, bootstraps, strict=True):
-            into.append(bootstrap.values(counts))
-        tick(len(counts))
-    return [np.concatenate(each, axis=1) for each in values]
 
 
 def differences(
