@@ -26,7 +26,7 @@ from surefoot.evaluation.streamed import scored_files
 from surefoot.intervals import centred_interval, few_samples_factor
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.readers import IN_MEMORY
 from surefoot.predictions.scanned import ScannedPredictions
@@ -135,7 +135,8 @@ def _scored(
     """The scores of one or two versions of the same samples, and their difference, on the same resamples."""
     draw = Draw.of(versions[0].n, versions[0].groups, resamples=resamples, rng=rng)
     drawn = [resampled(version.outcomes, metrics, draw, tick) for version in versions]
-    scores = [_scores(version, metrics, of_it) for version, of_it in zip(versions, drawn, strict=True)]
+    pairs = zip(versions, drawn, strict=True)
+    scores = [_scores(version, metrics, values, draw.unit_of) for version, values in pairs]
     return Scored(scores, differences(metrics, scores, drawn) if len(versions) > 1 else {}, drawn[0])
 
 
@@ -192,18 +193,18 @@ def differences(
     return result
 
 
-def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) -> SetScores:
+def _scores(predictions: Predictions, metrics: Sequence[Metric], drawn: Array, unit_of: Index) -> SetScores:
     rows = np.flatnonzero(np.bincount(predictions.outcomes.row))  # with a label
-    independent = len(rows) if predictions.groups is None else len(np.unique(predictions.groups[rows]))
+    independent = int(np.count_nonzero(np.bincount(unit_of[rows])))
     factor = few_samples_factor(independent)
-    pairs = zip(metrics, spread, strict=True)
+    pairs = zip(metrics, drawn, strict=True)
     return SetScores(
         n=len(rows),
         members=predictions.members,
         classes=predictions.classes,
         kind=predictions.kind,
         independent=independent,
-        metrics={metric.name: _score(metric, predictions, drawn, factor) for metric, drawn in pairs},
+        metrics={metric.name: _score(metric, predictions, values, factor) for metric, values in pairs},
         groups=group_scores(predictions, metrics),
     )
 
