@@ -89,7 +89,6 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
         "evaluation/comparison.py": _in("evaluation", EVALUATION, first=COMPARED),
         "evaluation/differences.py": _in("evaluation", EVALUATION, first=COMPARED),
         "evaluation/evaluate.py": _in("evaluation", EVALUATION),
-        "evaluation/groups.py": _in("evaluation", ["test_evaluate"]),
         "evaluation/scores.py": (*_in("evaluation", EVALUATION), "report/test_html.py"),
         "experiments/changes.py": ("evaluation/test_changes.py", "experiments/test_run.py"),
     },
