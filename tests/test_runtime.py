@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from surefoot import Predictions, fit_temperature, runtime
-from surefoot.evaluation.evaluate import replicates
+from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.metrics import METRICS
 from surefoot.runtime import in_parallel, in_processes, may_fork, start_workers
 from tests.conftest import draw_many_labels, draw_one_label
@@ -176,8 +176,8 @@ def test_results_do_not_depend_on_the_number_of_threads(make, members, threads, 
 
     def results():
         predictions = Predictions(drawn.logits, drawn.labels, drawn.kind)
-        rng = np.random.default_rng(0)
-        (spread,) = replicates([predictions], METRICS, resamples=7, rng=rng)
+        draw = Draw.of(predictions.n, predictions.groups, resamples=7, rng=np.random.default_rng(0))
+        spread = resampled(predictions.outcomes, METRICS, draw)
         averaged = predictions.average().logits.tolist()
         return fit_temperature(predictions).to_dict(), averaged, str(spread.tolist())
 
