@@ -5,11 +5,12 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot import IGNORE, InputError, Predictions, fit_calibration, fit_temperature
 from surefoot.evaluation import groups as groups_module
 from surefoot.evaluation.evaluate import evaluate, paired_differences
 from surefoot.intervals import clopper_pearson
 from surefoot.metrics import METRICS, ece, error_above_metric, nll
+from surefoot.predictions.classes import reordered
 from surefoot.progress import Progress
 from tests.conftest import draw_many_labels, draw_one_label
 from tests.evaluation.counts import sure
@@ -184,13 +185,25 @@ def test_error_above_any_threshold():
 def test_refuses_sides_that_do_not_match():
     with pytest.raises(InputError, match="classes differ: familiar 4, unfamiliar 3; must be equal"):
         evaluate(draw_one_label(classes=4), draw_one_label(classes=3))
-    with pytest.raises(InputError, match="class names differ: familiar a, b, unfamiliar b, a"):
+    with pytest.raises(InputError, match="have a class 'c'; the classes of 'familiar' are a, b, and must be"):
         evaluate(
             draw_one_label(classes=2, class_names=["a", "b"]),
-            draw_one_label(classes=2, class_names=["b", "a"]),
+            draw_one_label(classes=2, class_names=["b", "c"]),
         )
     with pytest.raises(InputError, match="the unfamiliar predictions have no labels"):
         evaluate(draw_one_label(classes=2), Predictions.from_logits([[1.0, 2.0]], [IGNORE]))
+
+
+def test_sides_with_their_classes_in_another_order_are_the_same():
+    familiar = draw_one_label(classes=3, class_names=["a", "b", "c"])
+    unfamiliar = draw_one_label(classes=3, class_names=["a", "b", "c"], sharpness=3)
+    calibration = fit_calibration("vector", familiar)
+    expected = evaluate(familiar, unfamiliar, calibration=calibration, resamples=10)
+    other = evaluate(familiar, reordered(unfamiliar, (2, 0, 1)), calibration=calibration, resamples=10)
+    assert other.gap["nll"].value == pytest.approx(expected.gap["nll"].value, abs=1e-12)
+    assert other.calibrated["unfamiliar"].metrics["nll"].value == pytest.approx(
+        expected.calibrated["unfamiliar"].metrics["nll"].value, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("versions", [1, 2])

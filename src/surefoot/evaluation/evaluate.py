@@ -25,6 +25,7 @@ from surefoot.evaluation.scores import (
 from surefoot.evaluation.streamed import scored_files
 from surefoot.intervals import centred_interval, few_samples_factor
 from surefoot.metrics import METRICS, Metric
+from surefoot.predictions.classes import in_one_order
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
@@ -69,12 +70,13 @@ def evaluate(
     scanned = {side: each for side, each in given.items() if isinstance(each, ScannedPredictions)}
     for side in in_memory if scanned else ():
         raise InputError(f"{side} is in memory and {', '.join(scanned)} scanned; allowed: both the same")
-    refuse_other_classifier(given)
     if scanned:
+        refuse_other_classifier(scanned)
         if metrics is METRICS:
             chosen = _streamable(chosen, shown)
         scored = scored_files(scanned, calibration, chosen, resamples, seed, shown)
     else:
+        in_memory = in_one_order(in_memory)
         versions = len(given) * (1 if calibration is None else 2)
         with shown.bar("resampling", resamples * versions) as tick:
             scored = _scored_in_memory(in_memory, calibration, chosen, resamples, seed, tick)
