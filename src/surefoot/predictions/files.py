@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,20 +10,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, one_line
 from surefoot.io import refuse_special, replacing
 from surefoot.predictions.archive import read_arrays
+from surefoot.predictions.arrays import read_only
 from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import (
     METADATA,
     is_label,
     is_score,
     lists_in,
-    no_labels,
     numbers_in,
-    read_columns,
+    read_rows,
     refuse_gaps,
     refuse_repeated,
     usable_rows,
@@ -35,13 +36,15 @@ from surefoot.predictions.tables import (
     arrow_file,
     decoding,
     fits_csv,
-    read_csv,
-    read_parquet,
+    most_rows,
     read_stream,
+    tables_in,
     values_in,
     write_csv,
 )
+from surefoot.predictions.validate import as_floats, check_labels
 
+KEYS = ("groups", "ids", "novelty")
 ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes", "features")
 
 
@@ -106,7 +109,7 @@ def _read_file(file: Path, unlabelled: LabelKind | None) -> Predictions:
     with _reading(file):
         if file.suffix.lower() == ".npz":
             return _from_npz(file, unlabelled)
-        return from_table(_read_table(file), unlabelled)
+        return from_tables(tables_in(file), most_rows(file), unlabelled)
 
 
 @checked
@@ -223,34 +226,71 @@ def _reading(file: Path) -> Iterator[None]:
         raise InputError(f"{file}: {error}") from error
 
 
-def _read_table(file: Path) -> pa.Table:
-    return read_parquet(file) if file.suffix.lower() == ".parquet" else read_csv(file)
+def from_tables(tables: Iterable[pa.Table], most: int, unlabelled: LabelKind | None) -> Predictions:
+    """Predictions from a table that comes some rows at a time, and has at most so many.
 
-
-def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
-    table = usable_rows(table, labelled=unlabelled is None)
-    columns = read_columns(table)
-    if columns.labels is None and unlabelled is None:
-        raise no_labels(table.column_names)
-    has_features = "features" in table.column_names and pa.types.is_nested(table["features"].type)
-    used = {*columns.used, "groups", "ids", "novelty", *(["features"] if has_features else [])}
-    rest = [name for name in table.column_names if name not in used]
-    keys: dict[str, Any] = {}
+    Logits, labels and features are written into arrays that are allocated once, so that no number is in
+    memory twice; other columns stay with Arrow until the end.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    others: list[pa.Table] = []
+    start = end = 0
+    for table in tables:
+        try:
+            usable = usable_rows(table, labelled=unlabelled is None)
+            if not usable.num_rows and table.num_rows:
+                continue
+            rows = read_rows(usable, unlabelled)
+            check_labels(rows.labels, rows.kind, *rows.logits.shape[1:])
+            given = {"logits": rows.logits, "labels": rows.labels}
+            if "features" in usable.column_names and pa.types.is_nested(usable["features"].type):
+                given["features"] = as_floats("features", lists_in(usable, "features"))
+                rows.used.append("features")
+        except InputError as error:
+            where = f"rows counted from {start:,}: " if start else ""
+            raise InputError(f"{where}{error}") from error
+        end = _fill(arrays, given, end, most)
+        start += table.num_rows
+        others.append(usable.drop_columns(rows.used))
+    if not others:
+        raise InputError("no rows; allowed: at least one row")
+    for array in arrays.values():
+        read_only(array)
+    rest = pa.concat_tables(others).replace_schema_metadata(None)
+    attributes = rest.drop_columns([name for name in KEYS if name in rest.column_names])
     for name in ("groups", "ids"):
-        if name in table.column_names:
-            refuse_gaps(table[name], name)
-            keys[name] = values_in(table[name])
-    build = Predictions.from_logits if columns.scale == "logit" else Predictions.from_probs
-    return build(
-        columns.scores,
-        columns.labels,
-        kind=unlabelled if columns.labels is None else None,
-        class_names=columns.class_names,
-        novelty=numbers_in(table["novelty"], "novelty") if "novelty" in table.column_names else None,
-        attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
-        features=lists_in(table, "features") if has_features else None,
-        **keys,
+        if name in rest.column_names:
+            refuse_gaps(rest[name], name)
+    return Predictions.from_logits(
+        arrays["logits"][:, :end],
+        arrays["labels"][:end],
+        class_names=rows.class_names,
+        groups=values_in(rest["groups"]) if "groups" in rest.column_names else None,
+        ids=values_in(rest["ids"]) if "ids" in rest.column_names else None,
+        novelty=numbers_in(rest["novelty"], "novelty") if "novelty" in rest.column_names else None,
+        attributes=attributes if attributes.num_columns else None,
+        features=arrays["features"][:end] if "features" in arrays else None,
     )
+
+
+def _fill(arrays: dict[str, NDArray[Any]], given: Mapping[str, NDArray[Any]], start: int, most: int) -> int:
+    """Write some rows behind those that are there; memory that is never written to is never used."""
+    end = start
+    for name, values in given.items():
+        by_row = values.swapaxes(0, 1) if values.ndim == 3 else values
+        end = start + len(by_row)
+        if name not in arrays:
+            shape = list(values.shape)
+            shape[values.ndim == 3] = most
+            arrays[name] = np.empty(shape, values.dtype)
+        array = arrays[name].swapaxes(0, 1) if values.ndim == 3 else arrays[name]
+        if array.shape[1:] != by_row.shape[1:]:
+            raise InputError(
+                f"a row of {name} has shape {array.shape[1:]} in row 0 and {by_row.shape[1:]} in row "
+                f"{start:,}; the lengths must be equal"
+            )
+        array[start:end] = by_row
+    return end
 
 
 def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:

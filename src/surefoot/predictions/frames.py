@@ -10,10 +10,10 @@ import pyarrow as pa
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.predictions.arrays import frozen_table
 from surefoot.predictions.columns import METADATA
-from surefoot.predictions.files import from_table
+from surefoot.predictions.files import from_tables
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.predictions.tables import with_plain_text
+from surefoot.predictions.tables import in_parts, with_plain_text
 
 INDEX = "__index_level_"  # how pandas calls its index in Arrow
 Name = str | int  # pandas counts columns that have no names
@@ -50,13 +50,17 @@ def read_frame(
             raise InputError("class_names without logits or probs; needed: their columns")
         table, class_names = _with_label_names(table, frame, _scores_in_a_file(table), "label", None)
         table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
-        return from_table(_with_class_names(table, class_names), kind)
+        return _read(_with_class_names(table, class_names), kind)
     table, class_names = _with_label_names(table, frame, given[scale], given.get("label"), class_names)
     renamed |= _names_in_a_file(table, scale, given[scale], given.get("label"), class_names)
     needed = table.select(used).rename_columns([renamed[name] for name in used])
     rest = [name for name in table.column_names if name not in used]
-    found = from_table(_with_class_names(needed, class_names), kind)
+    found = _read(_with_class_names(needed, class_names), kind)
     return replace(found, attributes=frozen_table(table.select(rest)) if rest else None)
+
+
+def _read(table: pa.Table, kind: LabelKind | None) -> Predictions:
+    return from_tables(in_parts(table), table.num_rows, kind)
 
 
 def _with_class_names(table: pa.Table, names: Sequence[str | int] | None) -> pa.Table:

@@ -5,7 +5,7 @@ Arrow does not check the offsets and the text of what it reads, and with damaged
 
 import csv
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,22 +16,29 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, one_line
-from surefoot.predictions.columns import is_score, numbers_in
-from surefoot.predictions.memory import limited_memory, refuse_larger_than_memory
+from surefoot.errors import InputError, is_numeric, one_line
+from surefoot.predictions.columns import (
+    TRUE_LABEL,
+    as_array,
+    is_predict_output,
+    is_score,
+    refuse_repeated,
+)
+from surefoot.predictions.memory import limited_memory, most_addresses, refuse_larger_than_memory
 from surefoot.text import FORMULA, PLAIN_NUMBER, from_spreadsheet, spreadsheet_text
 
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
-READ_AHEAD = 2**23  # bytes of a column, or of a csv file, that are read before they are decoded
+AT_ONCE = 2**20  # bytes of a file that are decoded at a time
+LEAST_BUFFER = 2**16  # bytes of a column of a parquet file that are read before they are decoded
 TEXT_COLUMNS = ("ids", "groups", "label")  # of a csv file: they stay text as written
 BYTES_PER_VALUE = 8
-BLOCK = 2**20  # bytes of a csv file that are decoded at a time, by each thread
 LARGEST_BLOCK = 2**31 - 1
 LONGEST_CELL = 2**24  # characters, in the first two lines of a csv file
 CSV_PARSING = pyarrow.csv.ParseOptions(newlines_in_values=True)
 Rows = Any  # a table or a record batch
+Select = Callable[[Sequence[str]], Sequence[str]]  # of the names of columns, those that are read
 
 
 @contextmanager
@@ -72,18 +79,89 @@ def read_parquet(file: Path) -> pa.Table:
         return with_plain_text(validated(table))
 
 
+def tables_in(
+    file: str | Path,
+    rows: int | None = None,
+    *,
+    groups: Sequence[int] | None = None,
+    select: Select = list,
+) -> Iterator[pa.Table]:
+    """The table in a parquet or csv file, some rows at a time, and one without rows if it has none.
+
+    Of a parquet file, `rows` are how many, and `groups` which row groups; a csv file is decoded in parts of
+    so many bytes. `select` returns which of its columns are read.
+    """
+    is_parquet = Path(file).suffix.lower() == ".parquet"
+    tables = _parquet_tables(file, rows, groups, select) if is_parquet else _csv_tables(file, select)
+    most = most_addresses()
+    while True:
+        with decoding(f"{Path(file).suffix} data"), limited_memory(most):
+            table = next(tables, None)
+        if table is None:
+            return
+        yield table
+
+
+def in_parts(table: pa.Table) -> Iterator[pa.Table]:
+    """A table in memory, some rows at a time."""
+    rows = max(1, AT_ONCE * table.num_rows // max(1, table.nbytes))
+    for start in range(0, max(1, table.num_rows), rows):
+        yield table.slice(start, rows)
+
+
+def most_rows(file: Path) -> int:
+    """How many rows a parquet or csv file has; of a csv file, how many it can have at most."""
+    if file.suffix.lower() == ".parquet":
+        from pyarrow import parquet  # slow to import
+
+        with parquet.ParquetFile(arrow_file(file)) as opened:
+            return int(opened.metadata.num_rows)
+    with file.open("rb") as source:
+        return 1 + sum(
+            part.count(b"\n") + part.count(b"\r") for part in iter(lambda: source.read(AT_ONCE), b"")
+        )
+
+
+def _parquet_tables(
+    file: str | Path, rows: int | None, groups: Sequence[int] | None, select: Select
+) -> Iterator[pa.Table]:
+    from pyarrow import parquet  # slow to import
+
+    with parquet.ParquetFile(arrow_file(file)) as opened:
+        metadata, schema = opened.metadata, opened.schema_arrow
+    groups = list(range(metadata.num_row_groups)) if groups is None else list(groups)
+    size = refuse_announced(metadata, groups)
+    refuse_repeated(schema.names)
+    columns = list(select(schema.names))
+    most = max(1, AT_ONCE * metadata.num_rows // max(1, size))
+    empty = True
+    with parquet.ParquetFile(
+        arrow_file(file),
+        buffer_size=max(LEAST_BUFFER, AT_ONCE // max(1, len(columns))),
+        pre_buffer=False,
+        page_checksum_verification=True,
+    ) as opened:
+        for batch in opened.iter_batches(rows or most, row_groups=groups, columns=columns, use_threads=False):
+            empty = False
+            table = pa.Table.from_batches([validated(batch)]).replace_schema_metadata(schema.metadata)
+            yield with_plain_text(table)
+    if empty:
+        yield with_plain_text(schema.empty_table())
+
+
 def arrow_file(path: str | Path, mode: str = "rb") -> pa.OSFile:
     """A file for Arrow to read or write, which takes a path only if it is UTF-8."""
     return pa.OSFile(os.fsencode(path), mode)
 
 
-def refuse_announced(metadata: "FileMetaData", groups: Iterable[int]) -> None:
-    """Raise if row groups would not fit into memory: a few bytes can stand for billions of equal values."""
+def refuse_announced(metadata: "FileMetaData", groups: Iterable[int]) -> int:
+    """The bytes of row groups. Raise if they would not fit into memory: a few can stand for billions."""
     total = 0
     for group in map(metadata.row_group, groups):
         # The metadata of its columns are not read: where they are damaged, Arrow ends the process.
         total += max(group.total_byte_size, BYTES_PER_VALUE * group.num_rows * metadata.num_columns)
     refuse_larger_than_memory("the rows", total)
+    return total
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -117,7 +195,7 @@ def empty_cells(column: pa.ChunkedArray) -> NDArray[np.bool_]:
     empty = pc.is_null(column, nan_is_null=True)
     if is_text(column.type):
         empty = pc.equal(pc.utf8_trim_whitespace(pc.fill_null(column, "")), "")
-    return np.asarray(empty, dtype=np.bool_)
+    return as_array(empty).astype(np.bool_, copy=False)
 
 
 def read_stream(data: Any) -> pa.Table:
@@ -126,63 +204,120 @@ def read_stream(data: Any) -> pa.Table:
         return with_plain_text(validated(stream.read_all()))
 
 
-def read_csv(file: Path) -> pa.Table:
-    """A csv file: names without the spaces around them, and text as `write_csv` was given it."""
-    with decoding(".csv data"):
-        header = csv_header(file)
+def _csv_tables(file: str | Path, select: Select) -> Iterator[pa.Table]:
+    """Columns whose type is known are decoded part by part; for the others Arrow looks at the whole file."""
+    header = CsvHeader.of(file)
+    refuse_repeated([csv_name(name) for name in header.names])
+    selected = set(select([csv_name(name) for name in header.names]))
+    names = [name for name in header.names if csv_name(name) in selected]
+    known = [name for name in names if name in header.numbers | header.text]
+    others = [name for name in names if name not in known]
+    rest = _read_csv(file, header, others) if others or not known else pa.table({})
+    if not known:
+        yield from_csv(rest)
+    start = 0
+    for batch in _csv_batches(file, header, known) if known else ():
+        table = pa.Table.from_batches([batch])
+        for name in others:
+            table = table.append_column(name, rest[name].slice(start, batch.num_rows))
+        start += batch.num_rows
+        yield from_csv(table.select(names))
+
+
+def _csv_batches(file: str | Path, header: "CsvHeader", names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Columns of known types; Arrow begins again in larger blocks where a line is longer than a block."""
+    given, options = 0, header.options(names)
+    for block in (header.block(AT_ONCE), header.whole):
+        reading, seen = pyarrow.csv.ReadOptions(block_size=block, use_threads=False), 0
         try:
-            return from_csv(_read_csv(file, header, csv_options(header)))
+            with pyarrow.csv.open_csv(arrow_file(file), reading, CSV_PARSING, options) as opened:
+                for batch in opened:
+                    if seen + batch.num_rows > given:
+                        yield batch.slice(max(0, given - seen))
+                    seen += batch.num_rows
+                    given = max(given, seen)
+            return
         except pa.ArrowInvalid as error:
-            table = from_csv(_read_csv(file, header, csv_options(header, infer=True)))
-            for name, column in zip(header.names, table.columns, strict=True):
-                if name in header.numbers:
-                    numbers_in(column, csv_name(name))  # says which value is no number
-            raise error
+            if block == header.whole or not _is_of_a_long_line(error):
+                _refuse_text(file, header)
+                raise
 
 
-def _read_csv(file: Path, header: "CsvHeader", options: pyarrow.csv.ConvertOptions) -> pa.Table:
-    whole = min(file.stat().st_size + 1, LARGEST_BLOCK)
-    for block in (header.block(BLOCK), whole):
+def _refuse_text(file: str | Path, header: "CsvHeader") -> None:
+    """Say which value is no number, where Arrow said only that one is none."""
+    as_text = pyarrow.csv.ConvertOptions(
+        column_types=dict.fromkeys(header.numbers, pa.string()), include_columns=sorted(header.numbers)
+    )
+    start = 0
+    reading = pyarrow.csv.ReadOptions(block_size=header.whole)
+    for batch in pyarrow.csv.open_csv(arrow_file(file), reading, CSV_PARSING, as_text):
+        for name in header.numbers:
+            for row, value in enumerate(batch[name].to_pylist(), start):
+                if value.strip() and not is_numeric(value):
+                    what = f"column {csv_name(name)!r} has type string with {value!r} in row {row}"
+                    raise InputError(f"{what}; allowed: numbers")
+        start += batch.num_rows
+
+
+def _read_csv(file: str | Path, header: "CsvHeader", names: Sequence[str]) -> pa.Table:
+    """Columns of types that Arrow finds out from all their values."""
+    for block in (header.block(AT_ONCE), header.whole):
         reading = pyarrow.csv.ReadOptions(block_size=block)
         try:
             with arrow_file(file) as source:
-                return pyarrow.csv.read_csv(source, reading, CSV_PARSING, options)
+                return pyarrow.csv.read_csv(source, reading, CSV_PARSING, header.options(names))
         except pa.ArrowInvalid as error:
-            if block == whole or "straddling" not in str(error):  # a line is longer than a block
+            if block == header.whole or not _is_of_a_long_line(error):
                 raise
     raise AssertionError("not reached")
 
 
+def _is_of_a_long_line(error: pa.ArrowInvalid) -> bool:
+    return "straddling" in str(error)
+
+
 @dataclass(frozen=True)
 class CsvHeader:
-    """The column names of a csv file as written, those of columns that hold numbers, the longest line."""
+    """The columns of a csv file by their names as written.
+
+    Scores and novelty are numbers, and labels per class, unless the first is true or false. Left to Arrow,
+    it would depend on the first rows, and 0xFFFFFFFFFFFFFF9C would be -100.
+    """
 
     names: list[str]
     numbers: frozenset[str]
+    text: frozenset[str]
     longest: int  # bytes, at most, of the first two lines
+    whole: int  # bytes of a block that holds the file
+
+    @staticmethod
+    def of(file: str | Path) -> "CsvHeader":
+        """With Arrow it takes seconds for ten thousand columns."""
+        with Path(file).open(encoding="utf-8-sig", newline="") as opened, _long_cells():
+            lines = filter(None, csv.reader(opened))
+            names, first = next(lines, []), next(lines, [])
+        plain = {name: csv_name(name) for name in names}
+        cells = zip(names, first, strict=False)
+        booleans = {name for name, cell in cells if cell.strip().lower() in ("true", "false")}
+        labels = {f"label_{name.partition('_')[2]}" for name in plain.values() if is_score(name)}
+        numbers = {name for name, key in plain.items() if is_score(key) or key == "novelty"}
+        numbers |= {name for name, key in plain.items() if key in labels and name not in booleans}
+        longest = max(sum(2 * len(cell.encode()) + 3 for cell in line) for line in (names, first))
+        text = {name for name, key in plain.items() if key in TEXT_COLUMNS}
+        if is_predict_output(list(plain.values())):
+            numbers |= {name for name, key in plain.items() if key in ("confidence", "entropy")}
+            text |= {name for name, key in plain.items() if key in ("path", "row", "error", TRUE_LABEL)}
+        whole = min(Path(file).stat().st_size + 1, LARGEST_BLOCK)
+        return CsvHeader(names, frozenset(numbers), frozenset(text), longest, whole)
 
     def block(self, usual: int) -> int:
         """Bytes to decode at a time; Arrow needs whole lines, and the first two in the first block."""
         return min(max(usual, 4 * self.longest), LARGEST_BLOCK)
 
-
-def csv_header(file: str | Path) -> CsvHeader:
-    """The columns of a csv file. With Arrow it takes seconds for ten thousand columns.
-
-    Those of scores and novelty are numbers, and labels per class, unless the first is true or false. Left to
-    Arrow, it would depend on the first rows, and 0xFFFFFFFFFFFFFF9C would be -100.
-    """
-    with Path(file).open(encoding="utf-8-sig", newline="") as opened, _long_cells():
-        lines = filter(None, csv.reader(opened))
-        names, first = next(lines, []), next(lines, [])
-    plain = {name: csv_name(name) for name in names}
-    labels = {f"label_{name.partition('_')[2]}" for name in plain.values() if is_score(name)}
-    cells = zip(names, first, strict=False)
-    booleans = {name for name, cell in cells if cell.strip().lower() in ("true", "false")}
-    numbers = {name for name, key in plain.items() if is_score(key) or key == "novelty"}
-    numbers |= {name for name, key in plain.items() if key in labels and name not in booleans}
-    longest = max(sum(2 * len(cell.encode()) + 3 for cell in line) for line in (names, first))
-    return CsvHeader(names, frozenset(numbers), longest)
+    def options(self, names: Sequence[str]) -> pyarrow.csv.ConvertOptions:
+        """How some of the columns are read."""
+        types = dict.fromkeys(self.text, pa.string()) | dict.fromkeys(self.numbers, pa.float64())
+        return pyarrow.csv.ConvertOptions(column_types=types, null_values=[""], include_columns=names)
 
 
 @contextmanager
@@ -193,13 +328,6 @@ def _long_cells() -> Iterator[None]:
         yield
     finally:
         csv.field_size_limit(before)
-
-
-def csv_options(header: CsvHeader, *, infer: bool = False) -> pyarrow.csv.ConvertOptions:
-    """How a csv file is read; `infer` leaves it to Arrow which columns hold numbers."""
-    types = {name: pa.string() for name in header.names if csv_name(name) in TEXT_COLUMNS}
-    types |= {} if infer else {name: pa.float64() for name in header.numbers}
-    return pyarrow.csv.ConvertOptions(column_types=types, null_values=[""])
 
 
 def csv_name(name: str) -> str:
