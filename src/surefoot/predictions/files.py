@@ -31,7 +31,7 @@ from surefoot.predictions.columns import (
 )
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.paths import SUFFIXES, files_named
-from surefoot.predictions.predictions import Predictions, concatenated
+from surefoot.predictions.predictions import Predictions, concatenated, from_scores
 from surefoot.predictions.tables import (
     arrow_file,
     decoding,
@@ -314,17 +314,20 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
     names = arrays.get("classes")
     if names is not None and (names.ndim != 1 or names.dtype.kind not in "Uiu"):
         raise InputError(f"array 'classes' has type {names.dtype} and shape {names.shape}; allowed: names")
-    build = Predictions.from_logits if given == ["logits"] else Predictions.from_probs
-    return build(
-        arrays[given[0]],
+    scores = as_floats(given[0], arrays[given[0]])
+    scores.flags.writeable = True  # nobody else has it: of probabilities, logarithms take its place
+    return from_scores(
+        given[0].removesuffix("s"),
+        scores,
         labels,
-        kind=unlabelled if labels is None else None,
-        class_names=None if names is None else names.tolist(),
-        groups=arrays.get("groups"),
-        ids=arrays.get("ids"),
-        novelty=arrays.get("novelty"),
-        attributes=attributes,
-        features=arrays.get("features"),
+        unlabelled if labels is None else None,
+        None if names is None else names.tolist(),
+        arrays.get("groups"),
+        arrays.get("ids"),
+        arrays.get("novelty"),
+        attributes,
+        arrays.get("features"),
+        out=scores if scores.dtype == np.float64 else None,
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown, shown
-from surefoot.predictions.arrays import as_numpy, frozen_table, is_frozen, own, own_keys
+from surefoot.predictions.arrays import as_numpy, frozen_table, is_frozen, own, own_keys, read_only
 from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import class_indices, names_true_or_false
 from surefoot.predictions.labels import LabelKind
@@ -101,7 +101,8 @@ class Predictions:
                 [ 0. , -0.5]]])
         """
         scores = as_floats("logits", as_numpy("logits", logits))
-        return _build("logit", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
+        columns = (groups, ids, novelty, attributes, features)
+        return from_scores("logit", scores, labels, kind, class_names, *columns)
 
     @staticmethod
     @checked
@@ -127,7 +128,8 @@ class Predictions:
         Predictions(one_label, members=1, n=2, classes=2)
         """
         scores = as_floats("probs", as_numpy("probs", probs))
-        return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
+        columns = (groups, ids, novelty, attributes, features)
+        return from_scores("prob", scores, labels, kind, class_names, *columns)
 
     @staticmethod
     @checked
@@ -371,33 +373,36 @@ def _row_indices(rows: Any, n: int) -> NDArray[np.int64]:
     )
 
 
-def _build(
+def from_scores(
     scale: str,
     scores: Floats,
     labels: Any,
     kind: LabelKind | str | None,
     class_names: Sequence[str | int] | None,
-    groups: Any,
-    ids: Any,
-    novelty: Any,
-    attributes: pa.Table | Mapping[str, Any] | None,
-    features: Any,
+    groups: Any = None,
+    ids: Any = None,
+    novelty: Any = None,
+    attributes: pa.Table | Mapping[str, Any] | None = None,
+    features: Any = None,
+    *,
+    out: Floats | None = None,
 ) -> Predictions:
+    """Predictions from scores on the scale `logit` or `prob`; `out` is explained in `as_predictions`."""
     known = None if kind is None else LabelKind(kind)
     truth = None if labels is None else _label_indices(as_numpy("labels", labels), class_names)
-    logits, truth, known = as_predictions(scale, scores, truth, known)
+    logits, truth, known = as_predictions(scale, scores, truth, known, out=out)
     if novelty is not None:
         novelty = as_floats("novelty", as_numpy("novelty", novelty)).astype(np.float64)
     return Predictions(
-        logits=logits,
+        logits=logits if out is None else read_only(logits),
         labels=truth,
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
-        groups=None if groups is None else own_keys("groups", groups),
-        ids=None if ids is None else own_keys("ids", ids),
+        groups=groups,
+        ids=ids,
         novelty=novelty,
         attributes=None if attributes is None else _as_table(attributes),
-        features=None if features is None else as_floats("features", as_numpy("features", features)),
+        features=features,
     )
 
 

@@ -30,7 +30,8 @@ from surefoot.text import FORMULA, PLAIN_NUMBER, from_spreadsheet, spreadsheet_t
 if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
-AT_ONCE = 2**20  # bytes of a file that are decoded at a time
+AT_ONCE = 2**19  # bytes of a table in memory that are decoded at a time,
+CSV_BLOCK = 2**18  # and of a csv file, of which Arrow reads 32 blocks ahead
 LEAST_BUFFER = 2**16  # bytes of a column of a parquet file that are read before they are decoded
 TEXT_COLUMNS = ("ids", "groups", "label")  # of a csv file: they stay text as written
 BYTES_PER_VALUE = 8
@@ -227,7 +228,7 @@ def _csv_tables(file: str | Path, select: Select) -> Iterator[pa.Table]:
 def _csv_batches(file: str | Path, header: "CsvHeader", names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Columns of known types; Arrow begins again in larger blocks where a line is longer than a block."""
     given, options = 0, header.options(names)
-    for block in (header.block(AT_ONCE), header.whole):
+    for block in (header.block(CSV_BLOCK), header.whole):
         reading, seen = pyarrow.csv.ReadOptions(block_size=block, use_threads=False), 0
         try:
             with pyarrow.csv.open_csv(arrow_file(file), reading, CSV_PARSING, options) as opened:
@@ -261,7 +262,7 @@ def _refuse_text(file: str | Path, header: "CsvHeader") -> None:
 
 def _read_csv(file: str | Path, header: "CsvHeader", names: Sequence[str]) -> pa.Table:
     """Columns of types that Arrow finds out from all their values."""
-    for block in (header.block(AT_ONCE), header.whole):
+    for block in (header.block(CSV_BLOCK), header.whole):
         reading = pyarrow.csv.ReadOptions(block_size=block)
         try:
             with arrow_file(file) as source:
