@@ -398,11 +398,11 @@ def from_scores(
         labels=truth,
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),
-        groups=groups,
-        ids=ids,
+        groups=None if groups is None else own_keys("groups", groups),
+        ids=None if ids is None else own_keys("ids", ids),
         novelty=novelty,
         attributes=None if attributes is None else _as_table(attributes),
-        features=features,
+        features=None if features is None else as_floats("features", as_numpy("features", features)),
     )
 
 
