@@ -5,7 +5,7 @@ Arrow does not check the offsets and the text of what it reads, and with damaged
 
 import csv
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,17 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from surefoot.errors import InputError, is_numeric, one_line
+from surefoot.errors import InputError, one_line
 from surefoot.predictions.columns import (
     TRUE_LABEL,
     as_array,
     is_predict_output,
     is_score,
+    numbers_in,
     refuse_repeated,
 )
 from surefoot.predictions.memory import limited_memory, most_addresses, refuse_larger_than_memory
+from surefoot.predictions.paths import LARGE
 from surefoot.text import FORMULA, PLAIN_NUMBER, from_spreadsheet, spreadsheet_text
 
 if TYPE_CHECKING:
@@ -32,8 +34,11 @@ if TYPE_CHECKING:
 
 AT_ONCE = 2**19  # bytes of a table in memory that are decoded at a time,
 CSV_BLOCK = 2**18  # and of a csv file, of which Arrow reads 32 blocks ahead
-LEAST_BUFFER = 2**16  # bytes of a column of a parquet file that are read before they are decoded
-TEXT_COLUMNS = ("ids", "groups", "label")  # of a csv file: they stay text as written
+COLUMN_BUFFER = 2**18  # bytes of a column of a parquet file that are read before they are decoded
+TEXT_COLUMNS = ("ids", "groups", "label")  # of a csv file: they stay text as written,
+PREDICTED_TEXT = ("path", "row", "error", TRUE_LABEL)  # and these of the output of `surefoot predict`
+PREDICTED_NUMBERS = ("confidence", "entropy")
+LONG_LINE = "straddling"  # in Arrow's message
 BYTES_PER_VALUE = 8
 LARGEST_BLOCK = 2**31 - 1
 LONGEST_CELL = 2**24  # characters, in the first two lines of a csv file
@@ -128,26 +133,21 @@ def _parquet_tables(
 ) -> Iterator[pa.Table]:
     from pyarrow import parquet  # slow to import
 
-    with parquet.ParquetFile(arrow_file(file)) as opened:
-        metadata, schema = opened.metadata, opened.schema_arrow
-    groups = list(range(metadata.num_row_groups)) if groups is None else list(groups)
-    size = refuse_announced(metadata, groups)
-    refuse_repeated(schema.names)
-    columns = list(select(schema.names))
-    most = max(1, AT_ONCE * metadata.num_rows // max(1, size))
-    empty = True
     with parquet.ParquetFile(
-        arrow_file(file),
-        buffer_size=max(LEAST_BUFFER, AT_ONCE // max(1, len(columns))),
-        pre_buffer=False,
-        page_checksum_verification=True,
+        arrow_file(file), buffer_size=COLUMN_BUFFER, pre_buffer=False, page_checksum_verification=True
     ) as opened:
-        for batch in opened.iter_batches(rows or most, row_groups=groups, columns=columns, use_threads=False):
+        metadata, schema = opened.metadata, opened.schema_arrow
+        groups = list(range(metadata.num_row_groups)) if groups is None else list(groups)
+        size = refuse_announced(metadata, groups)
+        refuse_repeated(schema.names)
+        rows = rows or max(1, AT_ONCE * metadata.num_rows // max(1, size))
+        columns, empty = list(select(schema.names)), True
+        for batch in opened.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False):
             empty = False
             table = pa.Table.from_batches([validated(batch)]).replace_schema_metadata(schema.metadata)
             yield with_plain_text(table)
-    if empty:
-        yield with_plain_text(schema.empty_table())
+        if empty:
+            yield with_plain_text(schema.empty_table())
 
 
 def arrow_file(path: str | Path, mode: str = "rb") -> pa.OSFile:
@@ -206,18 +206,19 @@ def read_stream(data: Any) -> pa.Table:
 
 
 def _csv_tables(file: str | Path, select: Select) -> Iterator[pa.Table]:
-    """Columns whose type is known are decoded part by part; for the others Arrow looks at the whole file."""
+    """Columns whose type is known are decoded part by part; for the others Arrow looks at all values."""
     header = CsvHeader.of(file)
     refuse_repeated([csv_name(name) for name in header.names])
     selected = set(select([csv_name(name) for name in header.names]))
     names = [name for name in header.names if csv_name(name) in selected]
-    known = [name for name in names if name in header.numbers | header.text]
+    known = {name: header.types[name] for name in names if name in header.types}
     others = [name for name in names if name not in known]
     rest = _read_csv(file, header, others) if others or not known else pa.table({})
     if not known:
         yield from_csv(rest)
+        return
     start = 0
-    for batch in _csv_batches(file, header, known) if known else ():
+    for batch in _csv_batches(file, header, known):
         table = pa.Table.from_batches([batch])
         for name in others:
             table = table.append_column(name, rest[name].slice(start, batch.num_rows))
@@ -225,10 +226,13 @@ def _csv_tables(file: str | Path, select: Select) -> Iterator[pa.Table]:
         yield from_csv(table.select(names))
 
 
-def _csv_batches(file: str | Path, header: "CsvHeader", names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Columns of known types; Arrow begins again in larger blocks where a line is longer than a block."""
-    given, options = 0, header.options(names)
-    for block in (header.block(CSV_BLOCK), header.whole):
+def _csv_batches(
+    file: str | Path, header: "CsvHeader", known: Mapping[str, pa.DataType]
+) -> Iterator[pa.RecordBatch]:
+    """Columns of these types; where a line is longer than a block, Arrow begins again in a larger one."""
+    options = pyarrow.csv.ConvertOptions(column_types=known, null_values=[""], include_columns=list(known))
+    given = 0
+    for block in header.blocks:
         reading, seen = pyarrow.csv.ReadOptions(block_size=block, use_threads=False), 0
         try:
             with pyarrow.csv.open_csv(arrow_file(file), reading, CSV_PARSING, options) as opened:
@@ -239,57 +243,44 @@ def _csv_batches(file: str | Path, header: "CsvHeader", names: Sequence[str]) ->
                     given = max(given, seen)
             return
         except pa.ArrowInvalid as error:
-            if block == header.whole or not _is_of_a_long_line(error):
+            if block == header.blocks[-1] or LONG_LINE not in str(error):
                 _refuse_text(file, header)
                 raise
 
 
 def _refuse_text(file: str | Path, header: "CsvHeader") -> None:
-    """Say which value is no number, where Arrow said only that one is none."""
-    as_text = pyarrow.csv.ConvertOptions(
-        column_types=dict.fromkeys(header.numbers, pa.string()), include_columns=sorted(header.numbers)
-    )
-    start = 0
-    reading = pyarrow.csv.ReadOptions(block_size=header.whole)
-    for batch in pyarrow.csv.open_csv(arrow_file(file), reading, CSV_PARSING, as_text):
-        for name in header.numbers:
-            for row, value in enumerate(batch[name].to_pylist(), start):
-                if value.strip() and not is_numeric(value):
-                    what = f"column {csv_name(name)!r} has type string with {value!r} in row {row}"
-                    raise InputError(f"{what}; allowed: numbers")
-        start += batch.num_rows
+    """Say which value is no number, where Arrow says only that one is none; not of streamed files."""
+    numbers = [name for name, kind in header.types.items() if kind == pa.float64()]
+    if header.blocks[-1] <= LARGE:
+        for name, column in zip(numbers, _read_csv(file, header, numbers).columns, strict=True):
+            numbers_in(column, csv_name(name))
 
 
 def _read_csv(file: str | Path, header: "CsvHeader", names: Sequence[str]) -> pa.Table:
-    """Columns of types that Arrow finds out from all their values."""
-    for block in (header.block(CSV_BLOCK), header.whole):
-        reading = pyarrow.csv.ReadOptions(block_size=block)
+    """Columns of types that Arrow finds out."""
+    options = pyarrow.csv.ConvertOptions(null_values=[""], include_columns=names)
+    for block in header.blocks:
         try:
             with arrow_file(file) as source:
-                return pyarrow.csv.read_csv(source, reading, CSV_PARSING, header.options(names))
+                reading = pyarrow.csv.ReadOptions(block_size=block)
+                return pyarrow.csv.read_csv(source, reading, CSV_PARSING, options)
         except pa.ArrowInvalid as error:
-            if block == header.whole or not _is_of_a_long_line(error):
+            if block == header.blocks[-1] or LONG_LINE not in str(error):
                 raise
     raise AssertionError("not reached")
 
 
-def _is_of_a_long_line(error: pa.ArrowInvalid) -> bool:
-    return "straddling" in str(error)
-
-
 @dataclass(frozen=True)
 class CsvHeader:
-    """The columns of a csv file by their names as written.
+    """The columns of a csv file by their names as written, and the types that are not left to Arrow.
 
     Scores and novelty are numbers, and labels per class, unless the first is true or false. Left to Arrow,
     it would depend on the first rows, and 0xFFFFFFFFFFFFFF9C would be -100.
     """
 
     names: list[str]
-    numbers: frozenset[str]
-    text: frozenset[str]
-    longest: int  # bytes, at most, of the first two lines
-    whole: int  # bytes of a block that holds the file
+    types: dict[str, pa.DataType]
+    blocks: tuple[int, int]  # bytes to decode at a time; and, where a line is longer, all
 
     @staticmethod
     def of(file: str | Path) -> "CsvHeader":
@@ -297,28 +288,20 @@ class CsvHeader:
         with Path(file).open(encoding="utf-8-sig", newline="") as opened, _long_cells():
             lines = filter(None, csv.reader(opened))
             names, first = next(lines, []), next(lines, [])
-        plain = {name: csv_name(name) for name in names}
+        keys = {name: csv_name(name) for name in names}
+        scores = {key for key in keys.values() if is_score(key)}
+        labels = {f"label_{key.partition('_')[2]}" for key in scores}
         cells = zip(names, first, strict=False)
-        booleans = {name for name, cell in cells if cell.strip().lower() in ("true", "false")}
-        labels = {f"label_{name.partition('_')[2]}" for name in plain.values() if is_score(name)}
-        numbers = {name for name, key in plain.items() if is_score(key) or key == "novelty"}
-        numbers |= {name for name, key in plain.items() if key in labels and name not in booleans}
+        booleans = {keys[name] for name, cell in cells if cell.strip().lower() in ("true", "false")}
+        is_output = is_predict_output(list(keys.values()))
+        numbers = {*scores, *(labels - booleans), "novelty", *(PREDICTED_NUMBERS if is_output else ())}
+        text = {*TEXT_COLUMNS, *(PREDICTED_TEXT if is_output else ())}
+        types = {name: pa.float64() for name, key in keys.items() if key in numbers}
+        types |= {name: pa.string() for name, key in keys.items() if key in text}
         longest = max(sum(2 * len(cell.encode()) + 3 for cell in line) for line in (names, first))
-        text = {name for name, key in plain.items() if key in TEXT_COLUMNS}
-        if is_predict_output(list(plain.values())):
-            numbers |= {name for name, key in plain.items() if key in ("confidence", "entropy")}
-            text |= {name for name, key in plain.items() if key in ("path", "row", "error", TRUE_LABEL)}
-        whole = min(Path(file).stat().st_size + 1, LARGEST_BLOCK)
-        return CsvHeader(names, frozenset(numbers), frozenset(text), longest, whole)
-
-    def block(self, usual: int) -> int:
-        """Bytes to decode at a time; Arrow needs whole lines, and the first two in the first block."""
-        return min(max(usual, 4 * self.longest), LARGEST_BLOCK)
-
-    def options(self, names: Sequence[str]) -> pyarrow.csv.ConvertOptions:
-        """How some of the columns are read."""
-        types = dict.fromkeys(self.text, pa.string()) | dict.fromkeys(self.numbers, pa.float64())
-        return pyarrow.csv.ConvertOptions(column_types=types, null_values=[""], include_columns=names)
+        # Arrow needs whole lines, and the first two in the first block.
+        usual = min(max(CSV_BLOCK, 4 * longest), LARGEST_BLOCK)
+        return CsvHeader(names, types, (usual, min(Path(file).stat().st_size + 1, LARGEST_BLOCK)))
 
 
 @contextmanager
