@@ -31,7 +31,7 @@ from surefoot.predictions.columns import (
 )
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.paths import SUFFIXES, files_named
-from surefoot.predictions.predictions import Predictions, concatenated, from_scores
+from surefoot.predictions.predictions import OPTIONAL, Predictions, concatenated, from_scores
 from surefoot.predictions.tables import (
     arrow_file,
     decoding,
@@ -45,7 +45,7 @@ from surefoot.predictions.tables import (
 from surefoot.predictions.validate import as_floats, check_labels
 
 KEYS = ("groups", "ids", "novelty")
-ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes", "features")
+ARRAYS = ("logits", "probs", "labels", "classes", "attributes", *OPTIONAL)
 
 
 @checked
@@ -79,13 +79,7 @@ def _joined(parts: dict[str, Predictions]) -> Predictions:
             if one != other:
                 raise InputError(f"{what} differ: {first} {one}, {file} {other}; must be equal")
     names = next((part.class_names for part in given if part.class_names is not None), None)
-    ids = [part.ids for part in given if part.ids is not None]
-    return replace(
-        concatenated(given),
-        class_names=names,
-        ids=np.concatenate(ids) if len(ids) == len(given) else None,
-        attributes=_joined_attributes(given),
-    )
+    return replace(concatenated(given), class_names=names, attributes=_joined_attributes(given))
 
 
 def _width(predictions: Predictions) -> int:
@@ -190,19 +184,16 @@ def to_wide_table(predictions: Predictions) -> pa.Table:
 
 
 def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Table:
-    for key in ("groups", "ids"):
+    for key in KEYS:
         if getattr(predictions, key) is not None:
             columns[key] = getattr(predictions, key)
-    if predictions.novelty is not None:
-        columns["novelty"] = predictions.novelty
     if predictions.features is not None:
         columns["features"] = _list_column(predictions.features)
     table = pa.table(columns)
-    attributes = predictions.attributes
-    if attributes is None:
-        return table
-    fields = [*table.schema, *attributes.schema]
-    return pa.table([*table.columns, *attributes.columns], schema=pa.schema(fields))
+    others = pa.table({}) if predictions.attributes is None else predictions.attributes
+    for field, column in zip(others.schema, others.columns, strict=True):
+        table = table.append_column(field, column)
+    return table
 
 
 def _list_column(values: Any) -> pa.Array:
@@ -258,18 +249,19 @@ def from_tables(tables: Iterable[pa.Table], most: int, unlabelled: LabelKind | N
         read_only(array)
     rest = pa.concat_tables(others).replace_schema_metadata(None)
     attributes = rest.drop_columns([name for name in KEYS if name in rest.column_names])
+    keys: dict[str, Any] = {}
     for name in ("groups", "ids"):
         if name in rest.column_names:
             refuse_gaps(rest[name], name)
+            keys[name] = values_in(rest[name])
     return Predictions.from_logits(
         arrays["logits"][:, :end],
         arrays["labels"][:end],
         class_names=rows.class_names,
-        groups=values_in(rest["groups"]) if "groups" in rest.column_names else None,
-        ids=values_in(rest["ids"]) if "ids" in rest.column_names else None,
         novelty=numbers_in(rest["novelty"], "novelty") if "novelty" in rest.column_names else None,
         attributes=attributes if attributes.num_columns else None,
         features=arrays["features"][:end] if "features" in arrays else None,
+        **keys,
     )
 
 
@@ -332,21 +324,15 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
 
 
 def _write_npz(predictions: Predictions, path: Path) -> None:
-    arrays: dict[str, Any] = {
-        "logits": predictions.logits,
-        "labels": predictions.labels,
-        "groups": predictions.groups,
-        "ids": predictions.ids,
-        "classes": None if predictions.class_names is None else np.array(predictions.class_names),
-        "novelty": None if predictions.novelty is None else predictions.novelty,
-        "features": None if predictions.features is None else predictions.features,
-    }
+    names = predictions.class_names
+    given = {name: getattr(predictions, name) for name in ("logits", "labels", *OPTIONAL)}
+    given["classes"] = None if names is None else np.array(names)
     if predictions.attributes is not None:
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, predictions.attributes.schema) as stream:
             stream.write_table(predictions.attributes)
-        arrays["attributes"] = np.frombuffer(sink.getvalue(), dtype=np.uint8)
-    arrays = {name: array for name, array in arrays.items() if array is not None}
+        given["attributes"] = np.frombuffer(sink.getvalue(), dtype=np.uint8)
+    arrays = {name: array for name, array in given.items() if array is not None}
     assert not any(array.dtype.hasobject for array in arrays.values()), "numpy would pickle these"
     with path.open("wb") as file:  # given a path, numpy would add .npz to it
         np.savez(file, **arrays)

@@ -32,6 +32,8 @@ from surefoot.predictions.validate import (
 from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, may_have_zeros, raise_zeros
 from surefoot.text import count_of
 
+OPTIONAL = ("groups", "ids", "novelty", "features")  # arrays with a value, or a row of them, for each sample
+
 
 @checked
 @dataclass(frozen=True, eq=False)
@@ -55,12 +57,12 @@ class Predictions:
     features: Floats | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
-        for name in ("logits", "labels", "novelty", "features", "groups", "ids"):
+        for name in ("logits", "labels", *OPTIONAL):
             given = getattr(self, name)
             if given is not None and not is_frozen(given):
                 object.__setattr__(self, name, own(name, given))
         check_predictions(self.logits, self.labels, self.kind, self.class_names)
-        for name in ("groups", "ids", "novelty", "attributes", "features"):
+        for name in (*OPTIONAL, "attributes"):
             check_length(name, getattr(self, name), self.n)
         if self.novelty is not None and self.novelty.ndim != 1:
             raise InputError(f"novelty has shape {self.novelty.shape}; allowed: (n,)")
@@ -285,16 +287,12 @@ class Predictions:
     def take(self, rows: Any) -> "Predictions":
         """The named rows, by index, by mask or by slice."""
         index = _row_indices(rows, self.n)
-        return replace(
-            self,
-            logits=self.logits[:, index],
-            labels=self.labels[index],
-            groups=None if self.groups is None else self.groups[index],
-            ids=None if self.ids is None else self.ids[index],
-            novelty=None if self.novelty is None else self.novelty[index],
-            attributes=None if self.attributes is None else self.attributes.take(index),
-            features=None if self.features is None else self.features[index],
-        )
+        taken: dict[str, Any] = {"logits": self.logits[:, index]}
+        for name in ("labels", *OPTIONAL):
+            values = getattr(self, name)
+            taken[name] = None if values is None else values[index]
+        attributes = None if self.attributes is None else self.attributes.take(index)
+        return replace(self, attributes=attributes, **taken)
 
     @checked
     def of_class(self, name: str) -> "Predictions":
@@ -341,19 +339,17 @@ class Predictions:
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:
-    """The rows of all parts, one after another; groups, novelty and features where every part has them."""
-    first = parts[0]
-    groups = [part.groups for part in parts if part.groups is not None]
-    novelty = [part.novelty for part in parts if part.novelty is not None]
-    features = [part.features for part in parts if part.features is not None]
+    """The rows of all parts, one after another; of OPTIONAL what every part has."""
+    optional = {name: [getattr(part, name) for part in parts] for name in OPTIONAL}
     return Predictions(
         logits=np.concatenate([part.logits for part in parts], axis=1),
         labels=np.concatenate([part.labels for part in parts]),
-        kind=first.kind,
-        class_names=first.class_names,
-        groups=np.concatenate(groups) if len(groups) == len(parts) else None,
-        novelty=np.concatenate(novelty) if len(novelty) == len(parts) else None,
-        features=np.concatenate(features) if len(features) == len(parts) else None,
+        kind=parts[0].kind,
+        class_names=parts[0].class_names,
+        **{
+            name: None if any(each is None for each in values) else np.concatenate(values)
+            for name, values in optional.items()
+        },
     )
 
 
