@@ -5,9 +5,9 @@ Arrow does not check the offsets and the text of what it reads, and with damaged
 
 import csv
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,8 +211,8 @@ def _csv_tables(file: str | Path, select: Select) -> Iterator[pa.Table]:
     refuse_repeated([csv_name(name) for name in header.names])
     selected = set(select([csv_name(name) for name in header.names]))
     names = [name for name in header.names if csv_name(name) in selected]
-    known = {name: header.types[name] for name in names if name in header.types}
-    others = [name for name in names if name not in known]
+    known = [name for name in names if name in header.types]
+    others = [name for name in names if name not in header.types]
     rest = _read_csv(file, header, others) if others or not known else pa.table({})
     if not known:
         yield from_csv(rest)
@@ -226,44 +226,39 @@ def _csv_tables(file: str | Path, select: Select) -> Iterator[pa.Table]:
         yield from_csv(table.select(names))
 
 
-def _csv_batches(
-    file: str | Path, header: "CsvHeader", known: Mapping[str, pa.DataType]
-) -> Iterator[pa.RecordBatch]:
-    """Columns of these types; where a line is longer than a block, Arrow begins again in a larger one."""
-    options = pyarrow.csv.ConvertOptions(column_types=known, null_values=[""], include_columns=list(known))
+def _csv_batches(file: str | Path, header: "CsvHeader", known: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Columns whose type is known; all that is left at once from where a line is longer than a block."""
+    reading = pyarrow.csv.ReadOptions(block_size=header.blocks[0], use_threads=False)
     given = 0
-    for block in header.blocks:
-        reading, seen = pyarrow.csv.ReadOptions(block_size=block, use_threads=False), 0
-        try:
-            with pyarrow.csv.open_csv(arrow_file(file), reading, CSV_PARSING, options) as opened:
-                for batch in opened:
-                    if seen + batch.num_rows > given:
-                        yield batch.slice(max(0, given - seen))
-                    seen += batch.num_rows
-                    given = max(given, seen)
-            return
-        except pa.ArrowInvalid as error:
-            if block == header.blocks[-1] or LONG_LINE not in str(error):
-                _refuse_text(file, header)
-                raise
+    try:
+        with pyarrow.csv.open_csv(arrow_file(file), reading, CSV_PARSING, header.options(known)) as opened:
+            for batch in opened:
+                yield batch
+                given += batch.num_rows
+    except pa.ArrowInvalid as error:
+        if LONG_LINE not in str(error):
+            _refuse_text(file, header)
+            raise
+        yield from _read_csv(file, header, known).slice(given).to_batches()
 
 
 def _refuse_text(file: str | Path, header: "CsvHeader") -> None:
     """Say which value is no number, where Arrow says only that one is none; not of streamed files."""
     numbers = [name for name, kind in header.types.items() if kind == pa.float64()]
     if header.blocks[-1] <= LARGE:
-        for name, column in zip(numbers, _read_csv(file, header, numbers).columns, strict=True):
+        for name, column in zip(
+            numbers, _read_csv(file, replace(header, types={}), numbers).columns, strict=True
+        ):
             numbers_in(column, csv_name(name))
 
 
 def _read_csv(file: str | Path, header: "CsvHeader", names: Sequence[str]) -> pa.Table:
-    """Columns of types that Arrow finds out."""
-    options = pyarrow.csv.ConvertOptions(null_values=[""], include_columns=names)
+    """Some columns in memory."""
     for block in header.blocks:
+        reading = pyarrow.csv.ReadOptions(block_size=block)
         try:
             with arrow_file(file) as source:
-                reading = pyarrow.csv.ReadOptions(block_size=block)
-                return pyarrow.csv.read_csv(source, reading, CSV_PARSING, options)
+                return pyarrow.csv.read_csv(source, reading, CSV_PARSING, header.options(names))
         except pa.ArrowInvalid as error:
             if block == header.blocks[-1] or LONG_LINE not in str(error):
                 raise
@@ -302,6 +297,10 @@ class CsvHeader:
         # Arrow needs whole lines, and the first two in the first block.
         usual = min(max(CSV_BLOCK, 4 * longest), LARGEST_BLOCK)
         return CsvHeader(names, types, (usual, min(Path(file).stat().st_size + 1, LARGEST_BLOCK)))
+
+    def options(self, names: Sequence[str]) -> pyarrow.csv.ConvertOptions:
+        """How some of the columns are read."""
+        return pyarrow.csv.ConvertOptions(column_types=self.types, null_values=[""], include_columns=names)
 
 
 @contextmanager
