@@ -94,11 +94,11 @@ def tables_in(
 ) -> Iterator[pa.Table]:
     """The table in a parquet or csv file, some rows at a time, and one without rows if it has none.
 
-    Of a parquet file, `rows` are how many, and `groups` which row groups; a csv file is decoded in parts of
-    so many bytes. `select` returns which of its columns are read.
+    `rows` are how many, by default those in about half a megabyte; `groups` are row groups of a parquet file.
+    `select` returns which of its columns are read.
     """
     is_parquet = Path(file).suffix.lower() == ".parquet"
-    tables = _parquet_tables(file, rows, groups, select) if is_parquet else _csv_tables(file, select)
+    tables = _parquet_tables(file, rows, groups, select) if is_parquet else _csv_tables(file, rows, select)
     most = most_addresses()
     while True:
         with decoding(f"{Path(file).suffix} data"), limited_memory(most):
@@ -205,7 +205,7 @@ def read_stream(data: Any) -> pa.Table:
         return with_plain_text(validated(stream.read_all()))
 
 
-def _csv_tables(file: str | Path, select: Select) -> Iterator[pa.Table]:
+def _csv_tables(file: str | Path, rows: int | None, select: Select) -> Iterator[pa.Table]:
     """Columns whose type is known are decoded part by part; for the others Arrow looks at all values."""
     header = CsvHeader.of(file)
     refuse_repeated([csv_name(name) for name in header.names])
@@ -218,12 +218,23 @@ def _csv_tables(file: str | Path, select: Select) -> Iterator[pa.Table]:
         yield from_csv(rest)
         return
     start = 0
-    for batch in _csv_batches(file, header, known):
-        table = pa.Table.from_batches([batch])
+    for table in _joined(_csv_batches(file, header, known), rows or 0):
         for name in others:
-            table = table.append_column(name, rest[name].slice(start, batch.num_rows))
-        start += batch.num_rows
+            table = table.append_column(name, rest[name].slice(start, table.num_rows))
+        start += table.num_rows
         yield from_csv(table.select(names))
+
+
+def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """As many batches at a time as have at most so many rows: some work is done once for all of them."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if held and sum(map(len, held)) + len(batch) > rows:
+            yield pa.Table.from_batches(held)
+            held = []
+        held.append(batch)
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _csv_batches(file: str | Path, header: "CsvHeader", known: Sequence[str]) -> Iterator[pa.RecordBatch]:
