@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +31,7 @@ from surefoot.predictions.columns import (
     usable_rows,
 )
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
+from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.predictions.paths import SUFFIXES, files_named
 from surefoot.predictions.predictions import OPTIONAL, Predictions, concatenated, from_scores
 from surefoot.predictions.tables import (
@@ -225,8 +227,9 @@ def from_tables(tables: Iterable[pa.Table], most: int, unlabelled: LabelKind | N
     """
     arrays: dict[str, NDArray[Any]] = {}
     others: list[pa.Table] = []
-    start = end = 0
+    seen = filled = 0
     for table in tables:
+        where, seen = f"rows counted from {seen:,}: " if seen else "", seen + table.num_rows
         try:
             usable = usable_rows(table, labelled=unlabelled is None)
             if not usable.num_rows and table.num_rows:
@@ -238,10 +241,8 @@ def from_tables(tables: Iterable[pa.Table], most: int, unlabelled: LabelKind | N
                 given["features"] = as_floats("features", lists_in(usable, "features"))
                 rows.used.append("features")
         except InputError as error:
-            where = f"rows counted from {start:,}: " if start else ""
             raise InputError(f"{where}{error}") from error
-        end = _fill(arrays, given, end, most)
-        start += table.num_rows
+        filled = _fill(arrays, given, filled, most)
         others.append(usable.drop_columns(rows.used))
     if not others:
         raise InputError("no rows; allowed: at least one row")
@@ -255,12 +256,12 @@ def from_tables(tables: Iterable[pa.Table], most: int, unlabelled: LabelKind | N
             refuse_gaps(rest[name], name)
             keys[name] = values_in(rest[name])
     return Predictions.from_logits(
-        arrays["logits"][:, :end],
-        arrays["labels"][:end],
+        arrays["logits"][:, :filled],
+        arrays["labels"][:filled],
         class_names=rows.class_names,
         novelty=numbers_in(rest["novelty"], "novelty") if "novelty" in rest.column_names else None,
         attributes=attributes if attributes.num_columns else None,
-        features=arrays["features"][:end] if "features" in arrays else None,
+        features=arrays["features"][:filled] if "features" in arrays else None,
         **keys,
     )
 
@@ -269,19 +270,19 @@ def _fill(arrays: dict[str, NDArray[Any]], given: Mapping[str, NDArray[Any]], st
     """Write some rows behind those that are there; memory that is never written to is never used."""
     end = start
     for name, values in given.items():
-        by_row = values.swapaxes(0, 1) if values.ndim == 3 else values
-        end = start + len(by_row)
+        axis = 1 if name == "logits" else 0
         if name not in arrays:
-            shape = list(values.shape)
-            shape[values.ndim == 3] = most
+            shape = (*values.shape[:axis], most, *values.shape[axis + 1 :])
+            refuse_larger_than_memory(f"the {name}", math.prod(shape) * values.itemsize)
             arrays[name] = np.empty(shape, values.dtype)
-        array = arrays[name].swapaxes(0, 1) if values.ndim == 3 else arrays[name]
-        if array.shape[1:] != by_row.shape[1:]:
+        array, new = arrays[name].swapaxes(0, axis), values.swapaxes(0, axis)
+        if array.shape[1:] != new.shape[1:]:
             raise InputError(
-                f"a row of {name} has shape {array.shape[1:]} in row 0 and {by_row.shape[1:]} in row "
-                f"{start:,}; the lengths must be equal"
+                f"a row of {name} has shape {array.shape[1:]} in row 0 and {new.shape[1:]} in row {start:,}; "
+                "the lengths must be equal"
             )
-        array[start:end] = by_row
+        end = start + len(new)
+        array[start:end] = new
     return end
 
 
@@ -314,12 +315,9 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
         labels,
         unlabelled if labels is None else None,
         None if names is None else names.tolist(),
-        arrays.get("groups"),
-        arrays.get("ids"),
-        arrays.get("novelty"),
-        attributes,
-        arrays.get("features"),
+        attributes=attributes,
         out=scores if scores.dtype == np.float64 else None,
+        **{name: arrays.get(name) for name in OPTIONAL},
     )
 
 
