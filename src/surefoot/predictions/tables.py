@@ -207,16 +207,15 @@ def _csv_tables(file: str | Path, rows: int | None, select: Select) -> Iterator[
     names = [name for name in header.names if csv_name(name) in selected]
     known = [name for name in names if name in header.types]
     others = [name for name in names if name not in header.types]
-    rest = _read_csv(file, header, others) if others or not known else pa.table({})
-    if not known:
-        yield from_csv(rest)
-        return
+    rest = _read_csv(file, header, others) if others else pa.table({})
     start = 0
-    for table in _joined(_csv_batches(file, header, known), rows or 0):
+    for table in _joined(_csv_batches(file, header, known), rows or 0) if known else ():
         for name in others:
             table = table.append_column(name, rest[name].slice(start, table.num_rows))
         start += table.num_rows
         yield from_csv(table.select(names))
+    if not start:  # no rows, or no column of scores
+        yield from_csv(_read_csv(file, header, names))
 
 
 def _joined(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
