@@ -1,9 +1,9 @@
 """Per-decision outcomes that the metrics read, in float64. Numpy only."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,13 +169,19 @@ class Outcomes:
         order = np.argsort(member_of[self.row], kind="stable")  # block by block within a group
         block_of = np.repeat(np.arange(len(self.blocks)), [b.stop - b.start for b in self.blocks])
         counts = np.bincount(member_of[self.row], minlength=int(member_of.max()) + 1)
-        names = [each.name for each in fields(self) if each.name != "blocks"]
         for chosen in np.split(order, np.cumsum(counts)[:-1]):
             ends = np.cumsum(np.bincount(block_of[chosen], minlength=len(self.blocks))).tolist()
-            facts = {name: getattr(self, name) for name in names}
-            taken: dict[str, Any] = {name: None if f is None else f[chosen] for name, f in facts.items()}
-            blocks = tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False))
-            yield replace(self, blocks=blocks, **taken)
+            yield Outcomes(
+                log_p_true=self.log_p_true[chosen],
+                squared_error=self.squared_error[chosen],
+                confidence=self.confidence[chosen],
+                correct=self.correct[chosen],
+                entropy=self.entropy[chosen],
+                row=self.row[chosen],
+                blocks=tuple(slice(start, end) for start, end in zip([0, *ends], ends, strict=False)),
+                score=None if self.score is None else self.score[chosen],
+                positive=None if self.positive is None else self.positive[chosen],
+            )
 
     def counted(self, values: Array) -> Array:
         """The values times how often each decision counts."""
