@@ -26,8 +26,8 @@ from surefoot.predictions.validate import (
     as_rectangle,
     check_features,
     check_length,
+    check_novelty,
     check_predictions,
-    first_not_finite,
 )
 from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, may_have_zeros, raise_zeros
 from surefoot.text import count_of
@@ -64,12 +64,8 @@ class Predictions:
         check_predictions(self.logits, self.labels, self.kind, self.class_names)
         for name in (*OPTIONAL, "attributes"):
             check_length(name, getattr(self, name), self.n)
-        if self.novelty is not None and self.novelty.ndim != 1:
-            raise InputError(f"novelty has shape {self.novelty.shape}; allowed: (n,)")
-        if self.novelty is not None and self.novelty.dtype.kind != "f":
-            raise InputError(f"novelty has type {self.novelty.dtype}; allowed: float")
-        if self.novelty is not None and not np.isfinite(self.novelty).all():
-            raise InputError(f"novelty holds {first_not_finite(self.novelty)}; allowed: finite numbers")
+        if self.novelty is not None:
+            check_novelty(self.novelty)
         if self.features is not None:
             check_features(self.features)
 
@@ -208,14 +204,12 @@ class Predictions:
         >>> Predictions.from_prediction_output(trainer.predict(test), class_names=names)  # doctest: +SKIP
         """
         logits, labels = getattr(output, "predictions", None), getattr(output, "label_ids", None)
-        if logits is None or labels is None:
-            missing, needed = ("predictions", "a PredictionOutput")
-            if logits is not None:
-                missing, needed = (
-                    "label_ids",
-                    "a test set with labels, or from_logits(output.predictions, labels)",
-                )
-            raise InputError(f"{type(output).__name__} has no {missing}; needed: {needed}")
+        needed = "a PredictionOutput"
+        if logits is not None:
+            needed = "a test set with labels, or from_logits(output.predictions, labels)"
+        for name, given in (("predictions", logits), ("label_ids", labels)):
+            if given is None:
+                raise InputError(f"{type(output).__name__} has no {name}; needed: {needed}")
         return Predictions.from_logits(logits[0] if isinstance(logits, tuple) else logits, labels, **optional)
 
     @property

@@ -244,13 +244,24 @@ def check_features(features: Floats) -> None:
     """Raise unless features are finite and (n, 1 to MOST_FEATURES)."""
     if features.ndim != 2 or not 1 <= features.shape[1] <= MOST_FEATURES:
         raise InputError(f"features have shape {features.shape}; allowed: (n, 1 to {MOST_FEATURES})")
-    if features.dtype.kind != "f":
-        raise InputError(f"features have type {features.dtype}; allowed: float")
-    if not np.isfinite(features).all():
-        raise InputError(f"features hold {first_not_finite(features)}; allowed: finite numbers")
+    _check_floats("features hold", features)
     largest = float(np.abs(features).max(initial=0))
     if largest > LARGEST_LOGIT:
         raise InputError(f"features up to {largest:g}; allowed: up to {LARGEST_LOGIT:g} in size")
+
+
+def check_novelty(novelty: Floats) -> None:
+    """Raise unless novelty is finite and (n,)."""
+    if novelty.ndim != 1:
+        raise InputError(f"novelty has shape {novelty.shape}; allowed: (n,)")
+    _check_floats("novelty holds", novelty)
+
+
+def _check_floats(what: str, values: Floats) -> None:
+    if values.dtype.kind != "f":
+        raise InputError(f"{what} {values.dtype}; allowed: float")
+    if not np.isfinite(values).all():
+        raise InputError(f"{what} {first_not_finite(values)}; allowed: finite numbers")
 
 
 def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:
