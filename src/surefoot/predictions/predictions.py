@@ -29,7 +29,7 @@ from surefoot.predictions.validate import (
     check_novelty,
     check_predictions,
 )
-from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, may_have_zeros, raise_zeros
+from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, raise_zeros
 from surefoot.text import count_of
 
 OPTIONAL = ("groups", "ids", "novelty", "features")  # arrays with a value, or a row of them, for each sample
@@ -257,14 +257,10 @@ class Predictions:
 
     def half_of_smallest(self) -> float | None:
         """Half the smallest positive probability where some are exactly 0; None where none is."""
-        low, high = self.extremes
-        return half_of_smallest(self.logits, self.kind) if may_have_zeros(low, high, self.classes) else None
+        return half_of_smallest(self.logits, self.kind)
 
     def true_zeros(self) -> int:
         """How many known labels have a probability of exactly 0."""
-        low, high = self.extremes
-        if not may_have_zeros(low, high, self.classes):
-            return 0
         return count_true_zeros(self.logits, self.labels, self.kind)
 
     def with_zeros_as(self, lowest: float) -> "Predictions":

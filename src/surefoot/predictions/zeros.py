@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.logits import Floats, map_rows
+from surefoot.predictions.logits import Floats, extremes_of, map_rows
 
 Array = NDArray[np.float64]
 
@@ -97,10 +97,6 @@ def log_probs(logits: Floats, kind: LabelKind) -> Array:
 
 
 def _some_may_be_zero(logits: Floats) -> bool:
-    low, high = float(logits.min(initial=0)), float(logits.max(initial=0))
-    return may_have_zeros(low, high, logits.shape[-1])
-
-
-def may_have_zeros(low: float, high: float, classes: int) -> bool:
-    """Whether logits from `low` to `high` span enough for the logarithm of a 0."""
-    return max(high - low, high, -low) >= -LOG_ZERO - math.log(classes) - TOLERANCE
+    """Whether the logits span enough for the logarithm of a 0."""
+    low, high = extremes_of(logits) if logits.size else (0.0, 0.0)
+    return max(high - low, high, -low) >= -LOG_ZERO - math.log(logits.shape[-1]) - TOLERANCE
