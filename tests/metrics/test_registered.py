@@ -155,7 +155,7 @@ def test_they_stream(predictions, tmp_path):
         bound = score.bound if score.bound and np.isfinite(score.bound) else 1e-3
         assert score.value == pytest.approx(metric.function(predictions), abs=bound + 1e-9), metric.name
     whole = evaluate(predictions, metrics=STREAMABLE, resamples=300).sides["familiar"].metrics
-    ratios = [metric for metric in STREAMABLE if metric.is_ratio(predictions.kind)]
+    ratios = [metric for metric in STREAMABLE if metric.of_kind(predictions.kind).numerator]
     for metric in STREAMABLE if predictions.kind is LabelKind.ONE_LABEL else ratios:
         ours, theirs = streamed.uncalibrated["familiar"].metrics[metric.name], whole[metric.name]
         assert ours.high - ours.low == pytest.approx(theirs.high - theirs.low, rel=0.35), metric.name

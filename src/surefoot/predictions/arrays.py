@@ -77,7 +77,10 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """An array that nobody else has, so that Predictions need no copy of it."""
-    array.flags.writeable = False
+    whole: Any = array
+    while isinstance(whole, np.ndarray):  # it may be another shape of one
+        whole.flags.writeable = False
+        whole = whole.base
     return array
 
 

@@ -7,40 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
 from surefoot.io import refuse_special
-from surefoot.predictions.columns import (
-    PREDICT_COLUMNS,
-    TRUE_LABEL,
-    is_label,
-    is_predict_output,
-    is_score,
-    no_labels,
-    read_columns,
-    refuse_repeated,
-    scores_in,
-    usable_rows,
-)
+from surefoot.predictions.columns import needed_columns, read_rows, usable_rows
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.logits import Whole
-from surefoot.predictions.memory import limited_memory, most_addresses
 from surefoot.predictions.paths import STREAMED
-from surefoot.predictions.tables import (
-    CSV_PARSING,
-    READ_AHEAD,
-    arrow_file,
-    csv_header,
-    csv_options,
-    decoding,
-    from_csv,
-    refuse_announced,
-    validated,
-    with_plain_text,
-)
-from surefoot.predictions.validate import as_floats, as_labels, as_predictions, check_predictions
+from surefoot.predictions.tables import arrow_file, decoding, refuse_announced, tables_in
+from surefoot.predictions.validate import check_predictions
 
 PART_BYTES = 2**22  # row groups are joined into a part until it has this many,
 MOST_PARTS = 256  # or a share of the file, whose list of row groups is read for each part
@@ -155,10 +131,10 @@ def _row_groups(file: Path) -> list[Part]:
 
 def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
     """Tables of at most so many rows, and the row of the file at which each begins; none is empty."""
-    start, most = part.first, most_addresses()
-    tables = _parquet(part, rows) if part.groups else _csv(part)
+    start = part.first
+    tables = tables_in(part.path, rows, groups=part.groups or None, select=needed_columns)
     while True:
-        with _naming(part.path), decoding("data"), limited_memory(most):
+        with _naming(part.path):
             table = next(tables, None)
         if table is None:
             return
@@ -179,47 +155,12 @@ def _naming(path: str) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
-    from pyarrow import parquet  # slow to import
-
-    with parquet.ParquetFile(
-        arrow_file(part.path), buffer_size=READ_AHEAD, pre_buffer=False, page_checksum_verification=True
-    ) as file:
-        schema = file.schema_arrow
-        refuse_repeated(schema.names)
-        needed = {*PREDICT_COLUMNS, TRUE_LABEL, "path", "row"} if is_predict_output(schema.names) else set()
-        columns = [name for name in schema.names if is_score(name) or is_label(name) or name in needed]
-        if not any(map(is_score, columns)):  # otherwise, with no columns selected, the file seems empty
-            scores_in(usable_rows(schema.empty_table(), labelled=True))
-        for batch in file.iter_batches(
-            rows, row_groups=list(part.groups), columns=columns, use_threads=False
-        ):
-            table = pa.Table.from_batches([validated(batch)]).replace_schema_metadata(schema.metadata)
-            yield with_plain_text(table)
-
-
-def _csv(part: Part) -> Iterator[pa.Table]:
-    header = csv_header(part.path)
-    reading = pyarrow.csv.ReadOptions(block_size=header.block(READ_AHEAD), use_threads=False)
-    with pyarrow.csv.open_csv(
-        arrow_file(part.path),
-        read_options=reading,
-        parse_options=CSV_PARSING,
-        convert_options=csv_options(header),
-    ) as file:
-        for batch in file:
-            yield from_csv(pa.Table.from_batches([batch]))
-
-
 def _read(part: Part, table: pa.Table, start: int) -> tuple[Batch, Shape]:
     """Validated arrays of a table, and their shape."""
     where = f"{part.path}, rows counted from {start:,}" if start else part.path
     with _naming(where), decoding("data"):
-        columns = read_columns(table)
-        if columns.labels is None:
-            raise no_labels(table.column_names)
-        scores = as_floats("scores", columns.scores)
-        logits, labels, kind = as_predictions(columns.scale, scores, as_labels(columns.labels))
-        names = None if columns.class_names is None else tuple(columns.class_names)
-        check_predictions(logits, labels, kind, names)
-    return Batch(logits, labels), Shape(kind, logits.shape[2], len(logits), names)
+        found = read_rows(table)
+        names = None if found.class_names is None else tuple(found.class_names)
+        check_predictions(found.logits, found.labels, found.kind, names)
+    members, _, classes = found.logits.shape
+    return Batch(found.logits, found.labels), Shape(found.kind, classes, members, names)
