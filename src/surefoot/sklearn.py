@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration, cautious_fit
 from surefoot.calibrators.advice import data_remarks
-from surefoot.calibrators.options import WEIGHTS
+from surefoot.calibrators.temperature import WEIGHTS
 from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.arrays import refuse_masked

@@ -88,7 +88,7 @@ def calibrate(
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
     files, reference_files = input_files(val), input_files(reference)
     from surefoot.calibrators import CALIBRATORS, save_calibration
-    from surefoot.calibrators.options import read_options
+    from surefoot.calibrators.declaration import read_options
 
     options: dict[str, Any] = {
         "budget": budget_of(budget),

@@ -1,13 +1,19 @@
-"""Options of calibrators, each declared once for the command line, Python, experiments and docs."""
+"""What a calibrator declares, once for Python, the command line, the estimator, experiments and docs."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from surefoot.arguments import checked
+from surefoot.calibrators.calibration import Calibration, for_any_data
 from surefoot.errors import InputError, is_number, is_numeric, refuse_unknown, require
 
-SURPLUS = "surplus"  # a budget: what a network gained on a plain one
+if TYPE_CHECKING:
+    from surefoot.predictions.predictions import Predictions
+
+OF_ROWS = (object, Path)  # types of options that the fit checks, and that are never read from a text
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class Option:
     """
 
     name: str
-    type: type  # int, float or str; object: anything, checked by the fit and never read from text
+    type: type  # int, float or str; Path: predictions, in a file; object: of the rows, or their column
     default: Any  # None: chosen by the fit
     help: str
     low: float = -math.inf
@@ -42,13 +48,13 @@ class Option:
     @property
     def description(self) -> str:
         """What it does, its values and its default."""
-        allowed = "" if self.type is object else f" ({self.allowed})"
+        allowed = "" if self.type in OF_ROWS else f" ({self.allowed})"
         default = "" if self.default is None else f"; {self.default} by default"
         return f"{self.help}{allowed}{default}"
 
     def check(self, value: Any) -> None:
         """Refuse a value of another type or out of bounds; None stands for the default."""
-        if self.type is object or (value is None and self.default is None):
+        if self.type in OF_ROWS or (value is None and self.default is None):
             return
         if isinstance(value, str):
             is_valid = value in self.words or (self.type is str and not self.words)
@@ -60,7 +66,7 @@ class Option:
 
     def read(self, text: str) -> Any:
         """The value that a text stands for; `5%` is 0.05."""
-        if self.type is object:
+        if self.type in OF_ROWS:
             elsewhere = f"--{self.name} of 'surefoot calibrate', or a keyword argument in Python"
             raise InputError(f"{self.name} is not one of the options as NAME=VALUE; allowed: {elsewhere}")
         value: Any = text.strip()
@@ -71,6 +77,22 @@ class Option:
         return value
 
 
+@dataclass(frozen=True)
+class Share(Option):
+    """A number as a share; as a text 0.05 or 5%.
+
+    >>> Share("budget", float, 0.02, "how far the NLL may rise").read("5%")
+    0.05
+    """
+
+    def read(self, text: str) -> Any:
+        """The share; a number above 1 more likely means a percentage, and is refused without its sign."""
+        if is_numeric(text) and float(text) > 1:
+            allowed = ["a percentage such as 5%, a share from 0 to 1 such as 0.05", *self.words]
+            require(False, self.name, text, ", or ".join(allowed))
+        return super().read(text)
+
+
 def read_options(what: str, texts: Mapping[str, str], options: tuple[Option, ...]) -> dict[str, Any]:
     """The values of options given as text, by name."""
     by_name = {option.name: option for option in options}
@@ -78,14 +100,32 @@ def read_options(what: str, texts: Mapping[str, str], options: tuple[Option, ...
     return {name: by_name[name].read(text) for name, text in texts.items()}
 
 
-WEIGHTS = Option("weights", object, None, "sample weights: how much each row counts")
-REGULARISATION = Option(
-    "regularisation",
-    float,
-    None,
-    "strength of the regularisation; by default chosen by cross-validation",
-    low=0,
-)
-BINS = Option("bins", int, 10, "number of bins", low=1, high=1_000_000)
-BUDGET = Option("budget", float, 0.02, "how far the NLL may rise above its minimum", low=0, words=(SURPLUS,))
-REFERENCE = Option("reference", object, None, "the plain model's predictions of the same rows, for a surplus")
+@checked
+@dataclass(frozen=True)
+class Calibrator:
+    """A way to fit a calibration, and to read what was saved."""
+
+    name: str
+    title: str
+    formula: str
+    reference: str
+    _: KW_ONLY
+    kind: str  # of its calibrations, in files
+    fit: Callable[..., Calibration]  # of Predictions, and of `options` by name
+    read: Callable[[dict[str, Any]], Calibration]  # `from_dict` of its class
+    options: tuple[Option, ...] = ()  # the keyword arguments that `fit` takes
+    one_label_only: bool = False  # whether it needs classes that exclude each other
+    one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
+
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """The names of the options."""
+        return tuple(option.name for option in self.options)
+
+    def fitted(self, val: "Predictions", **options: Any) -> Calibration:
+        """`fit`, where probabilities may be exactly 0; the calibration knows the names of the classes."""
+        refuse_unknown(f"option of method {self.name}:", options, self.option_names)
+        for option in self.options:
+            options.setdefault(option.name, option.default)
+            option.check(options[option.name])
+        return for_any_data(self.fit)(val, **options)
