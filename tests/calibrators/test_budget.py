@@ -298,7 +298,7 @@ def test_surplus_is_read_as_it_was_written(tmp_path):
     assert f"at most the reference's least, {fitted.nll_limit:.5g}" in fitted.lines()[0]
     assert list(fitted.details().values()) == [fitted.best.temperature, fitted.nll_best, fitted.nll_limit]
     for changed, message in (
-        ({"nll_limit": None}, "missing or wrong"),
+        ({"nll_limit": None}, "budget is 'surplus' without an nll_limit"),
         ({"nll_limit": -1}, "nll_limit is -1.0; allowed: a number from 0"),
         ({"budget": 0.02}, "budget is 0.02 with an nll_limit; allowed: 'surplus'"),
         ({"budget": "all", "nll_limit": None}, "could not convert"),

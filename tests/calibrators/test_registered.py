@@ -14,13 +14,11 @@ from torch import nn
 import surefoot
 from surefoot import InputError, fit_calibration, load_calibration, metrics, save_calibration
 from surefoot.calibrators import CALIBRATORS, Calibration, Calibrator, Option
-from surefoot.calibrators.calibration import evidence_from, positive
 from surefoot.cli import main
 from surefoot.deploy.make_bundle import chosen_method, write_bundle
 from surefoot.experiments.experiment import read_experiment
 from surefoot.experiments.methods import METHODS, Method
 from surefoot.predictions.files import read_predictions, write_predictions
-from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe
 from surefoot.sklearn import TemperatureScaledClassifier
 from surefoot.tasks import task_named
@@ -49,9 +47,6 @@ class BiasCorrected(Calibration):
 
     temperature: float
     bias: tuple[float, ...]
-    n: int
-    label_kind: LabelKind
-    classes: int
 
     def apply(self, predictions):
         bias = np.array(self.bias, dtype=predictions.logits.dtype)
@@ -62,17 +57,6 @@ class BiasCorrected(Calibration):
 
     def module(self):
         return BiasModule(self.temperature, self.bias)
-
-    @classmethod
-    def from_dict(cls, document):
-        return cls(
-            temperature=positive(document, "temperature"),
-            bias=tuple(float(each) for each in document["bias"]),
-            n=int(document["n"]),
-            label_kind=LabelKind(document["label_kind"]),
-            classes=int(document["classes"]),
-            evidence=evidence_from(document),
-        )
 
 
 def fit_bias_corrected(val, *, strength):

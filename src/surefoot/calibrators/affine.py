@@ -80,8 +80,8 @@ class Affine(Calibration):
         """
         if val.kind is LabelKind.MANY_LABELS and not cls.is_diagonal:
             raise InputError(
-                f"method {cls.kind!r} mixes classes that exclude each other, and these rows have many labels; "
-                "allowed: vector, platt, beta, isotonic, histogram, temperature"
+                f"method {cls.kind!r} mixes classes that exclude each other, and these rows have many "
+                "labels; allowed: vector, platt, beta, isotonic, histogram, temperature"
             )
         REGULARISATION.check(regularisation)
         labelled, rows = weighted_rows(val, weights)
@@ -317,8 +317,9 @@ REGULARISATION = Option(
     "regularisation",
     float,
     None,
-    "strength of the regularisation; by default chosen by cross-validation",
+    "strength of the regularisation",
     low=0,
+    shown_default="chosen by cross-validation",
 )
 VECTOR = Calibrator(
     "vector",

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-9  # of log T
 SURPLUS = "surplus"  # a budget: what a network gained on a plain one
-BUDGET = Share("budget", float, 0.02, "how far the NLL may rise above its minimum", low=0, words=(SURPLUS,))
+BUDGET = Share(
+    "budget",
+    float,
+    0.02,
+    "how far the NLL may rise above its minimum, e.g. 5% or 0.05; or surplus: up to the minimum NLL of the "
+    "reference",
+    low=0,
+    words=(SURPLUS,),
+    shown_default="2%",
+)
 REFERENCE = Option("reference", Path, None, "the plain model's predictions of the same rows, for a surplus")
 
 
@@ -49,10 +58,11 @@ class BudgetTemperature(SingleTemperature):
             which = "with" if has_limit else "without"
             allowed = f"allowed: {SURPLUS!r} with one, a number without"
             raise ValueError(f"budget is {self.budget!r} {which} an nll_limit; {allowed}")
-        nlls = [self.nll_best, self.nll_used, *([self.nll_limit] if self.nll_limit is not None else [])]
-        require_numbers("an NLL of the budget", nlls, least=0)
-        if not isinstance(self.budget, str):
-            require_numbers("budget", [self.budget], least=0)
+        limit = {} if self.nll_limit is None else {"nll_limit": self.nll_limit}
+        for name, nll in ({"nll_best": self.nll_best, "nll_used": self.nll_used} | limit).items():
+            require_numbers(name, [nll], least=0)
+        if self.budget != SURPLUS:
+            require_numbers("budget", [float(self.budget)], least=0)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the facts are those of the best T; without `nll_limit` where there is none."""

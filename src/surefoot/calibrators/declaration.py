@@ -31,6 +31,7 @@ class Option:
     low: float = -math.inf
     high: float = math.inf
     words: tuple[str, ...] = ()  # that are allowed instead of a number
+    shown_default: str = ""  # where that is not its value
 
     @property
     def allowed(self) -> str:
@@ -49,8 +50,13 @@ class Option:
     def description(self) -> str:
         """What it does, its values and its default."""
         allowed = "" if self.type in OF_ROWS else f" ({self.allowed})"
-        default = "" if self.default is None else f"; {self.default} by default"
-        return f"{self.help}{allowed}{default}"
+        default = self.default_text
+        return f"{self.help}{allowed}" + (f"; {default} by default" if default else "")
+
+    @property
+    def default_text(self) -> str:
+        """The default in words; empty where there is none."""
+        return self.shown_default or ("" if self.default is None else str(self.default))
 
     def check(self, value: Any) -> None:
         """Refuse a value of another type or out of bounds; None stands for the default."""
@@ -86,11 +92,14 @@ class Share(Option):
     """
 
     def read(self, text: str) -> Any:
-        """The share; a number above 1 more likely means a percentage, and is refused without its sign."""
-        if is_numeric(text) and float(text) > 1:
-            allowed = ["a percentage such as 5%, a share from 0 to 1 such as 0.05", *self.words]
-            require(False, self.name, text, ", or ".join(allowed))
-        return super().read(text)
+        """The share; a number above 1 more likely means a percentage, and is refused."""
+        if text in self.words:
+            return text
+        number = text.removesuffix("%")
+        share = float(number) / (1 if number == text else 100) if is_numeric(number) else math.nan
+        allowed = ", or ".join(["a percentage such as 5%, a share from 0 to 1 such as 0.05", *self.words])
+        require(0 <= share < math.inf and (share <= 1 or number != text), self.name, text, allowed)
+        return share
 
 
 def read_options(what: str, texts: Mapping[str, str], options: tuple[Option, ...]) -> dict[str, Any]:

@@ -101,8 +101,8 @@ class LogisticCurves(OneVsRest):
     def fit(cls, val: "Predictions", *, weights: ArrayLike | None = None) -> Self:
         """One or two slopes and an intercept for each curve, with Platt's targets; two are of 0 or more.
 
-        Minimises the NLL with the targets (k + 1) / (k + 2) and 1 / (n - k + 2) instead of 1 and 0, for k of n
-        rows of the class: labels that are separated perfectly give no infinite slope.
+        Minimises the NLL with the targets (k + 1) / (k + 2) and 1 / (n - k + 2) instead of 1 and 0, for k
+        of n rows of the class: labels that are separated perfectly give no infinite slope.
 
         >>> from surefoot import Predictions
         >>> fitted = PlattScaling.fit(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1]))
