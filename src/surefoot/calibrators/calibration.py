@@ -127,10 +127,14 @@ class Calibration(Result, ABC):
         """The fitted numbers by name."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: the kind, the fields, the evidence and the remarks."""
-        every = {field.name: _plain(getattr(self, field.name)) for field in _fields(self)}
-        last = {name: every.pop(name) for name in (*OF_DATA, "evidence")}
-        return {"kind": self.kind, **every, **last, "remarks": self.remarks()}
+        """Plain values: the kind, what was fitted, on what data, how the search ended, evidence, remarks."""
+        own = [field for field in _fields(self) if field.name not in (*OF_DATA, "evidence")]
+        fitted, others = (
+            [f.name for f in own if (f.default is MISSING) is needed] for needed in (True, False)
+        )
+        names = (*fitted, *OF_DATA, *others, "evidence")
+        values = {name: _plain(getattr(self, name)) for name in names}
+        return {"kind": self.kind, **values, "remarks": self.remarks()}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:

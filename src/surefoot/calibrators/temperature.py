@@ -131,7 +131,7 @@ class Temperature(SingleTemperature):
         ends = {"low": low, "high": high if math.isfinite(high) else None, "level": LEVEL}
         if values["ece_declined"] is None:
             del values["ece_declined"]
-        return values | {"interval": ends}
+        return {"kind": self.kind, "temperature": self.temperature, "interval": ends} | values
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
