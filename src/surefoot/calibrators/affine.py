@@ -14,11 +14,12 @@ from surefoot.calibrators.logistic import (
     EXACT,
     ROUGH,
     Design,
+    Diagonal,
     Full,
     Penalty,
     Problem,
-    Separate,
     minimised,
+    with_bias,
 )
 from surefoot.calibrators.temperature import WEIGHTS, fit_temperature, weighted_rows
 from surefoot.errors import InputError
@@ -290,8 +291,8 @@ def _features(kind: type[Affine], logits: Floats, label_kind: LabelKind) -> Arra
 
 def _design(kind: type[Affine], features: Array) -> Design:
     if kind.is_diagonal:
-        return Separate(features[None])
-    return Full(features, len(features))
+        return Diagonal(features)
+    return Full(with_bias(features), len(features))
 
 
 def _start(design: Design) -> Array:

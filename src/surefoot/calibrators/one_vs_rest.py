@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from surefoot.calibrators.affine import MOST_PRINTED
 from surefoot.calibrators.calibration import Calibration, data_facts, require_numbers
 from surefoot.calibrators.declaration import Calibrator
-from surefoot.calibrators.logistic import Problem, Separate, minimised, softplus
+from surefoot.calibrators.logistic import Full, Problem, minimised, softplus, with_bias
 from surefoot.calibrators.temperature import WEIGHTS, weighted_rows
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import map_rows, spans
@@ -263,9 +263,9 @@ def _best_curve(features: Array, targets: Array, weights: Array) -> Array:
     """Slopes and the intercept with the least NLL; two slopes are of 0 or more."""
 
     def problem(step: int) -> Problem:
-        each = (features[:, None], targets[None], weights[None])
-        inputs, truth, counts = (np.ascontiguousarray(rows[..., ::step]) for rows in each)
-        return Problem(Separate(inputs), truth, counts, exclusive=False)
+        each = (with_bias(features), targets[None], weights[None])
+        inputs, truth, counts = (np.ascontiguousarray(rows[:, ::step]) for rows in each)
+        return Problem(Full(inputs, 1), truth, counts, exclusive=False)
 
     share = float(weights @ targets) if weights.any() else 0.5
     flat = np.append(np.zeros(len(features)), math.log(share / (1 - share)))
