@@ -323,32 +323,17 @@ REGULARISATION = Option(
     shown_default="chosen by cross-validation",
 )
 VECTOR = Calibrator(
-    "vector",
-    "Vector scaling",
-    "softmax(w z + b), a weight and a bias for each class",
-    "Guo et al., ICML 2017",
-    kind=VectorScaling.kind,
-    fit=VectorScaling.fit,
-    read=VectorScaling.from_dict,
-    options=(REGULARISATION, WEIGHTS),
-)
+    "vector", "Vector scaling", "softmax(w z + b), a weight and a bias for each class",
+    "Guo et al., ICML 2017", kind=VectorScaling.kind, fit=VectorScaling.fit, read=VectorScaling.from_dict,
+    options=(REGULARISATION, WEIGHTS)
+)  # fmt: skip
 MATRIX = Calibrator(
-    "matrix",
-    "Matrix scaling",
-    "softmax(W z + b), regularised off the diagonal",
-    "Kull et al., NeurIPS 2019",
-    kind=MatrixScaling.kind,
-    fit=MatrixScaling.fit,
-    read=MatrixScaling.from_dict,
-    options=(REGULARISATION, WEIGHTS),
-    one_label_only=True,
-)
+    "matrix", "Matrix scaling", "softmax(W z + b), regularised off the diagonal",
+    "Kull et al., NeurIPS 2019", kind=MatrixScaling.kind, fit=MatrixScaling.fit,
+    read=MatrixScaling.from_dict, options=(REGULARISATION, WEIGHTS), one_label_only=True
+)  # fmt: skip
 DIRICHLET = replace(
-    MATRIX,
-    name="dirichlet",
-    title="Dirichlet calibration",
-    formula="softmax(W log p + b), regularised off the diagonal",
-    kind=DirichletScaling.kind,
-    fit=DirichletScaling.fit,
-    read=DirichletScaling.from_dict,
-)
+    MATRIX, name="dirichlet", title="Dirichlet calibration",
+    formula="softmax(W log p + b), regularised off the diagonal", kind=DirichletScaling.kind,
+    fit=DirichletScaling.fit, read=DirichletScaling.from_dict
+)  # fmt: skip

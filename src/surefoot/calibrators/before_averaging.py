@@ -145,12 +145,8 @@ def _start(labelled: "Predictions", lowest: float, highest: float) -> tuple[floa
 
 
 TEMPERATURE_BEFORE_AVERAGING = Calibrator(
-    "temperature-before-averaging",
-    "One temperature before averaging",
-    "mean over members of softmax(z_m / T), one T",
-    "Li & Hoiem, CVPR 2020",
-    kind=TemperatureBeforeAveraging.kind,
-    fit=fit_temperature_before_averaging,
-    read=TemperatureBeforeAveraging.from_dict,
-    one_model=False,
-)
+    "temperature-before-averaging", "One temperature before averaging",
+    "mean over members of softmax(z_m / T), one T", "Li & Hoiem, CVPR 2020",
+    kind=TemperatureBeforeAveraging.kind, fit=fit_temperature_before_averaging,
+    read=TemperatureBeforeAveraging.from_dict, one_model=False
+)  # fmt: skip

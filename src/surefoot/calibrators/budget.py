@@ -230,12 +230,7 @@ def _largest_within(labelled: "Predictions", best: float, limit: float) -> tuple
 
 
 BUDGET_TEMPERATURE = Calibrator(
-    "budget",
-    "Risk-budget temperature",
-    "largest T with NLL(z / T) <= (1 + budget) min NLL",
-    "this package",
-    kind=BudgetTemperature.kind,
-    fit=fit_budget_temperature,
-    read=BudgetTemperature.from_dict,
-    options=(BUDGET, REFERENCE),
-)
+    "budget", "Risk-budget temperature", "largest T with NLL(z / T) <= (1 + budget) min NLL",
+    "this package", kind=BudgetTemperature.kind, fit=fit_budget_temperature,
+    read=BudgetTemperature.from_dict, options=(BUDGET, REFERENCE)
+)  # fmt: skip

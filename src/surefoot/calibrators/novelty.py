@@ -160,12 +160,7 @@ def _nll(labelled: "Predictions", at: Pair, unit: float = 1.0) -> tuple[float, P
 
 
 NOVELTY = Calibrator(
-    "novelty",
-    "Novelty scaling",
-    "softmax(z / (T0 + T1 novelty)), members averaged first",
-    "Li & Hoiem, CVPR 2020",
-    kind=NoveltyScaling.kind,
-    fit=fit_novelty_scaling,
-    read=NoveltyScaling.from_dict,
-    one_model=False,
-)
+    "novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
+    "Li & Hoiem, CVPR 2020", kind=NoveltyScaling.kind, fit=fit_novelty_scaling,
+    read=NoveltyScaling.from_dict, one_model=False
+)  # fmt: skip

@@ -284,22 +284,12 @@ def _best_curve(features: Array, targets: Array, weights: Array) -> Array:
 
 
 PLATT = Calibrator(
-    "platt",
-    "Platt scaling",
-    "sigmoid(a log(p / (1 - p)) + c) of each class, divided by the sum",
-    "Platt, 1999",
-    kind=PlattScaling.kind,
-    fit=PlattScaling.fit,
-    read=PlattScaling.from_dict,
-    options=(WEIGHTS,),
-)
+    "platt", "Platt scaling", "sigmoid(a log(p / (1 - p)) + c) of each class, divided by the sum",
+    "Platt, 1999", kind=PlattScaling.kind, fit=PlattScaling.fit, read=PlattScaling.from_dict,
+    options=(WEIGHTS,)
+)  # fmt: skip
 BETA = Calibrator(
-    "beta",
-    "Beta calibration",
-    "sigmoid(a log p - b log(1 - p) + c) of each class, divided by the sum",
-    "Kull et al., AISTATS 2017",
-    kind=BetaCalibration.kind,
-    fit=BetaCalibration.fit,
-    read=BetaCalibration.from_dict,
-    options=(WEIGHTS,),
-)
+    "beta", "Beta calibration", "sigmoid(a log p - b log(1 - p) + c) of each class, divided by the sum",
+    "Kull et al., AISTATS 2017", kind=BetaCalibration.kind, fit=BetaCalibration.fit,
+    read=BetaCalibration.from_dict, options=(WEIGHTS,)
+)  # fmt: skip

@@ -169,22 +169,12 @@ def _pooled(ordered: Array, mass: Array, positives: Array, steps: float) -> tupl
 
 
 ISOTONIC = Calibrator(
-    "isotonic",
-    "Isotonic regression",
-    "a non-decreasing curve of each class's p, divided by the sum",
-    "Zadrozny & Elkan, KDD 2002",
-    kind=IsotonicCalibration.kind,
-    fit=fit_isotonic_calibration,
-    read=IsotonicCalibration.from_dict,
-    options=(WEIGHTS,),
-)
+    "isotonic", "Isotonic regression", "a non-decreasing curve of each class's p, divided by the sum",
+    "Zadrozny & Elkan, KDD 2002", kind=IsotonicCalibration.kind, fit=fit_isotonic_calibration,
+    read=IsotonicCalibration.from_dict, options=(WEIGHTS,)
+)  # fmt: skip
 HISTOGRAM = Calibrator(
-    "histogram",
-    "Histogram binning",
-    "the share of each class in bins of equal mass, divided by the sum",
-    "Zadrozny & Elkan, ICML 2001",
-    kind=HistogramCalibration.kind,
-    fit=fit_histogram_calibration,
-    read=HistogramCalibration.from_dict,
-    options=(BINS, WEIGHTS),
-)
+    "histogram", "Histogram binning", "the share of each class in bins of equal mass, divided by the sum",
+    "Zadrozny & Elkan, ICML 2001", kind=HistogramCalibration.kind, fit=fit_histogram_calibration,
+    read=HistogramCalibration.from_dict, options=(BINS, WEIGHTS)
+)  # fmt: skip

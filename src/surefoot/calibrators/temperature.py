@@ -419,30 +419,16 @@ def at_least_one(fitted: Temperature) -> Temperature:
 
 WEIGHTS = Option("weights", object, None, "sample weights: how much each row counts")
 TEMPERATURE = Calibrator(
-    "temperature",
-    "One temperature",
-    "softmax(z / T), members averaged first",
-    "Guo et al., ICML 2017",
-    kind=Temperature.kind,
-    fit=fit_temperature,
-    read=Temperature.from_dict,
-    options=(WEIGHTS,),
-)
+    "temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017",
+    kind=Temperature.kind, fit=fit_temperature, read=Temperature.from_dict, options=(WEIGHTS,)
+)  # fmt: skip
 SOFTENING = replace(
-    TEMPERATURE,
-    name="softening",
-    title="One temperature, of 1 or more",
-    formula="softmax(z / max(1, T)), members averaged first",
-    reference="Li & Hoiem, CVPR 2020",
-    fit=fit_temperature_at_least_one,
-)
+    TEMPERATURE, name="softening", title="One temperature, of 1 or more",
+    formula="softmax(z / max(1, T)), members averaged first", reference="Li & Hoiem, CVPR 2020",
+    fit=fit_temperature_at_least_one
+)  # fmt: skip
 MEMBER_TEMPERATURES = Calibrator(
-    "member-temperatures",
-    "A temperature per member",
-    "mean over members of softmax(z_m / T_m)",
-    "Li & Hoiem, CVPR 2020",
-    kind=MemberTemperatures.kind,
-    fit=fit_member_temperatures,
-    read=MemberTemperatures.from_dict,
-    one_model=False,
-)
+    "member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
+    "Li & Hoiem, CVPR 2020", kind=MemberTemperatures.kind, fit=fit_member_temperatures,
+    read=MemberTemperatures.from_dict, one_model=False
+)  # fmt: skip
