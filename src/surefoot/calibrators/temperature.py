@@ -296,12 +296,8 @@ def fit_temperature(val: "Predictions", *, weights: ArrayLike | None = None) -> 
     found = _least_nll(labelled, rows)
     factor = math.inf
     if not found.at_bound:
-        if labelled.groups is None:
-            factor = factor_of(found.reading.squared_slopes, labelled.n, found.reading.second, found.scale)
-        else:
-            factor = interval_factor(
-                found.reading.row_slopes, found.reading.second, found.scale, labelled.groups
-            )
+        slopes, second = found.reading.row_slopes, found.reading.second
+        factor = interval_factor(slopes, second, found.scale, labelled.groups)
     return Temperature(
         temperature=1 / found.scale,
         low=1 / factor / found.scale,
