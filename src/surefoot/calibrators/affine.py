@@ -100,7 +100,7 @@ class Affine(Calibration):
             chosen = _cross_validated(cls, features, labelled, rows)
         design, penalty = _design(cls, features), _penalty(cls, labelled, chosen)
         problem = _problem(design, labelled.labels, rows, penalty)
-        found = minimised(problem, _start(design), tolerance=EXACT)
+        found = minimised(problem, design.start(), tolerance=EXACT)
         own, bias = found[:, :-1] / unit, found[:, -1]
         return cls(
             weights=tuple(map(tuple, (own.T if cls.is_diagonal else own).tolist())),
@@ -207,7 +207,7 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: "Predictions
     if len(part) < labelled.n:
         features, labelled, rows = features[:, part], labelled.take(part), rows[part]
     folds, design = _folds(kind, features, labelled, rows), _design(kind, features)
-    parameters = [_start(design)] * len(folds)
+    parameters = [design.start()] * len(folds)
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
         penalty = _penalty(kind, labelled, strength)
@@ -268,7 +268,7 @@ def _problem(
     """The weighted mean NLL over known labels, with a penalty; labels are as in `Predictions`."""
     exclusive = labels.ndim == 1
     if exclusive:
-        targets = np.zeros((design.shape[0], len(labels)))
+        targets = np.zeros((design.classes, len(labels)))
         targets[labels, np.arange(len(labels))] = 1.0
         weights = rows.reshape(1, -1)
     else:
@@ -291,15 +291,8 @@ def _features(kind: type[Affine], logits: Floats, label_kind: LabelKind) -> Arra
 
 def _design(kind: type[Affine], features: Array) -> Design:
     if kind.is_diagonal:
-        return Diagonal(features)
+        return Diagonal(features, len(features))
     return Full(with_bias(features), len(features))
-
-
-def _start(design: Design) -> Array:
-    """One temperature and no bias."""
-    if isinstance(design, Full):
-        return np.eye(design.shape[0], design.shape[1])
-    return np.tile([1.0, 0.0], (design.shape[0], 1))
 
 
 def _penalty(kind: type[Affine], labelled: "Predictions", strength: float = 0.0) -> Penalty:

@@ -3,8 +3,10 @@
 Arrays of rows are (classes, n), so that what is computed for each row is computed for all rows at once.
 """
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -22,24 +24,41 @@ FEWEST_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Full:
-    """scores = W f, the last feature 1: parameters (classes, features), the bias last."""
+class Design(ABC):
+    """Scores (classes, n) that are linear in the parameters, and sums of rows over their features."""
 
     features: Array  # (features, n)
     classes: int
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.classes, len(self.features)
+    @cached_property
+    def single(self) -> Self:
+        """In float32, where the squares of features neither overflow nor vanish."""
+        size = float(np.abs(self.features).max(initial=0.0))
+        return replace(self, features=self.features.astype(np.float32)) if 1e-15 < size < 1e15 else self
 
     @cached_property
-    def single(self) -> "Full":
-        """In float32."""
-        return Full(in_single(self.features), self.classes)
+    def squares(self) -> Self:
+        """Of the features."""
+        return replace(self, features=np.square(self.features))
 
-    @cached_property
-    def _squares(self) -> Array:
-        return np.square(self.features)
+    @abstractmethod
+    def start(self) -> Array:
+        """Parameters with which scores are the features."""
+
+    @abstractmethod
+    def scores(self, parameters: Array, out: Array) -> Array:
+        """In `out`."""
+
+    @abstractmethod
+    def adjoint(self, rows: Array) -> Array:
+        """The derivative of a sum of rows times scores, like the parameters."""
+
+
+class Full(Design):
+    """scores = W f, the last feature 1: parameters (classes, features), the bias last."""
+
+    def start(self) -> Array:
+        return np.eye(self.classes, len(self.features))
 
     @cached_property
     def _parts(self) -> list[slice]:
@@ -54,36 +73,17 @@ class Full:
         return out
 
     def adjoint(self, rows: Array) -> Array:
-        return self._products(rows, self.features)
-
-    def squared_adjoint(self, rows: Array) -> Array:
-        return self._products(rows, self._squares)
-
-    def _products(self, rows: Array, features: Array) -> Array:
-        result = np.zeros(self.shape)
+        result = np.zeros((self.classes, len(self.features)))
         for part in self._parts:
-            result += rows[:, part] @ features[:, part].T
+            result += rows[:, part] @ self.features[:, part].T
         return result
 
 
-@dataclass(frozen=True, eq=False)
-class Diagonal:
+class Diagonal(Design):
     """scores_k = w_k f_k + b_k: parameters (classes, 2)."""
 
-    features: Array  # (classes, n)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.features), 2
-
-    @cached_property
-    def single(self) -> "Diagonal":
-        """In float32."""
-        return Diagonal(in_single(self.features))
-
-    @cached_property
-    def _squares(self) -> Array:
-        return np.square(self.features)
+    def start(self) -> Array:
+        return np.tile([1.0, 0.0], (self.classes, 1))
 
     def scores(self, parameters: Array, out: Array) -> Array:
         np.multiply(self.features, parameters[:, :1], out=out)
@@ -91,27 +91,12 @@ class Diagonal:
         return out
 
     def adjoint(self, rows: Array) -> Array:
-        return self._products(rows, self.features)
-
-    def squared_adjoint(self, rows: Array) -> Array:
-        return self._products(rows, self._squares)
-
-    def _products(self, rows: Array, features: Array) -> Array:
-        return np.stack([np.vecdot(features, rows), rows.sum(axis=1)], axis=1, dtype=np.float64)
-
-
-Design = Full | Diagonal
+        return np.stack([np.vecdot(self.features, rows), rows.sum(axis=1)], axis=1, dtype=np.float64)
 
 
 def with_bias(features: Array) -> Array:
     """The features (features, n) and a last one that is 1."""
     return np.concatenate([features, np.ones((1, features.shape[1]))])
-
-
-def in_single(features: Array) -> Array:
-    """As float32 where their squares neither overflow nor vanish."""
-    size = float(np.abs(features).max(initial=0.0))
-    return features.astype(np.float32) if 1e-15 < size < 1e15 else features
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +183,7 @@ class Problem:
 
     def diagonal(self, variances: Array) -> Array:
         """Of the Hessian; the variances are p (1 - p) times the weights."""
-        result = self.design.single.squared_adjoint(variances)
+        result = self.design.single.squares.adjoint(variances)
         return result if self.penalty is None else result + self.penalty.diagonal()
 
 
