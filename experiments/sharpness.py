@@ -32,7 +32,7 @@ import numpy as np
 from session import HERE, ROOTS, WEIGHTS
 from sharpness_evaluation import FULL, OWN_T, RULES, cost, evaluate, write, write_scores
 
-from surefoot.calibrators.budget import SURPLUS
+from surefoot.calibrators.options import SURPLUS
 from surefoot.errors import InputError
 from surefoot.experiments.experiment import Part, experiment_named, overridden
 from surefoot.experiments.methods import Setup, held_out_networks

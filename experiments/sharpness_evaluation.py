@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.calibrators.budget import SURPLUS
+from surefoot.calibrators.options import SURPLUS
 from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.plan import Plan

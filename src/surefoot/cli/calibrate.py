@@ -100,7 +100,8 @@ def _help(option: "Option", methods: list[str], among: int) -> str:
     text = (f"column of {option.help}" if option.type is object else option.help) + "."
     if len(methods) > among / 2:
         return text[0].upper() + text[1:]
-    names = " or ".join([", ".join(methods[:-1]), methods[-1]][len(methods) == 1 :])
+    *others, last = methods
+    names = f"{', '.join(others)} or {last}" if others else last
     return f"With --method {names}: {text}"
 
 
