@@ -152,7 +152,6 @@ class Affine(Calibration):
         return []
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorScaling(Affine):
     """softmax(w * f + b), f = z - mean z: a weight and a bias for each class. Guo et al., ICML 2017.
 
@@ -163,14 +162,12 @@ class VectorScaling(Affine):
     is_diagonal: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class MatrixScaling(Affine):
     """softmax(W f + b), f = z - mean z, regularised off the diagonal (ODIR). Kull et al., NeurIPS 2019."""
 
     kind: ClassVar[str] = "matrix"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DirichletScaling(Affine):
     """softmax(W log p + b), as matrix scaling of the logarithms of the probabilities."""
 

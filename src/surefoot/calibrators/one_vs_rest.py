@@ -176,7 +176,6 @@ class LogisticCurves(OneVsRest):
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlattScaling(LogisticCurves):
     """sigmoid(a s + c) of the log odds s of each class. Platt, 1999."""
 
@@ -188,7 +187,6 @@ class PlattScaling(LogisticCurves):
         return [log_odds]
 
 
-@dataclass(frozen=True, kw_only=True)
 class BetaCalibration(LogisticCurves):
     """sigmoid(a log p - b log(1 - p) + c), a and b of 0 or more, of each class. Kull et al., AISTATS 2017."""
 

@@ -104,14 +104,12 @@ class Pieces(OneVsRest):
         return f"{curves} of {points} points"
 
 
-@dataclass(frozen=True, kw_only=True)
 class IsotonicCalibration(Pieces):
     """The curve that never falls with the least squared error."""
 
     kind: ClassVar[str] = "isotonic"
 
 
-@dataclass(frozen=True, kw_only=True)
 class HistogramCalibration(Pieces):
     """The share of the class in each of some bins of equal numbers of rows."""
 
