@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from surefoot import InputError, Predictions, calibrators, intervals, novelty
-from surefoot.calibrators import options, temperature
+from surefoot.calibrators import budget, temperature
 from surefoot.deploy import decision, monitor, thresholds
 from surefoot.evaluation import RESAMPLES, bootstrap, compare, comparison, evaluate
 from surefoot.experiments import changes
@@ -30,7 +30,7 @@ VALUES = {
     "few rows for a fit": (temperature.FEW_ROWS, 200),
     "an ECE that became much worse": (temperature.MUCH_WORSE, 0.05),
     "a wide interval of T": (temperature.WIDE, 1.5),
-    "the budget": (options.BUDGET.default, 0.02),
+    "the budget": (budget.BUDGET.default, 0.02),
     "the format of calibrations": (calibrators.FORMAT, 1),
     "the format of thresholds": (thresholds.FORMAT, 1),
     "candidate thresholds": (thresholds.CANDIDATES, 20),
