@@ -19,7 +19,7 @@ import pyarrow.parquet
 from surefoot import Predictions, evaluate, scan_predictions
 from surefoot.calibrators import CALIBRATORS
 from surefoot.deploy.monitor import AlphaBudget, check_shift, scores_of
-from surefoot.deploy.thresholds import Guarantee, choose_thresholds
+from surefoot.deploy.thresholds import choose_thresholds
 from surefoot.evaluation.compare import compare
 from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
@@ -226,7 +226,7 @@ def _accumulate(data: Callable[[int], Predictions], size: int) -> Work:
 
 
 def _thresholds(data: Callable[[int], Predictions], size: int) -> Work:
-    return partial(choose_thresholds, data(size), Guarantee(target_error=0.3))
+    return partial(choose_thresholds, data(size), target_error=0.3)
 
 
 def _scores(data: Callable[[int], Predictions], size: int) -> Work:

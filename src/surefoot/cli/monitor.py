@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import GroupBy, grouped, input_files, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import GroupBy, input_files, read_or_chunk, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
@@ -17,7 +17,7 @@ from surefoot.text import path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.deploy.monitor import Scores
+    from surefoot.deploy.scores import Scores
     from surefoot.deploy.thresholds import Thresholds
 
 
@@ -82,16 +82,14 @@ def monitor(
     refuse_missing(calibration, thresholds)
     from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.deploy.groups import RepeatedRows
+    from surefoot.deploy.monitor import Checked
+    from surefoot.deploy.monitor import monitor as check_predictions
     from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
-    from surefoot.deploy.workflow import Checked
-    from surefoot.deploy.workflow import monitor as check_predictions
-    from surefoot.predictions.files import read_predictions
+    from surefoot.deploy.scores import first_rows
 
     chosen, fitted = _loaded(thresholds, calibration)
-    with busy(f"reading {reference} and {current}"):
-        familiar = read_predictions(reference, unlabelled=kind)
-        unlabelled = read_predictions(current, unlabelled=familiar.kind)
-    familiar, unlabelled = grouped(familiar, reference, group_by), grouped(unlabelled, current, group_by)
+    familiar = read_or_chunk(reference, group_by, kind)
+    unlabelled = read_or_chunk(current, group_by, first_rows(familiar).kind)
     from surefoot.report.monitor import monitor_table, write_monitor_page
 
     def show(checked: Checked) -> None:
@@ -133,7 +131,7 @@ def _loaded(
     thresholds: Path | None, calibration: Path | None
 ) -> "tuple[Thresholds | None, Calibration | None]":
     from surefoot.calibrators import load_calibration
-    from surefoot.deploy.thresholds import load_thresholds
+    from surefoot.deploy.thresholds_file import load_thresholds
 
     chosen = None if thresholds is None else load_thresholds(thresholds)
     if chosen is not None and chosen.calibration is not None and calibration is not None:

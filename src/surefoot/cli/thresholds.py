@@ -1,12 +1,21 @@
 """`surefoot thresholds`: which confidence is high enough to accept a prediction."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import GroupBy, input_files, read, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import (
+    IN_MEMORY,
+    GroupBy,
+    input_files,
+    note_one_hot,
+    read_or_chunk,
+    refuse_missing,
+    refuse_wrong_outputs,
+)
 from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError
 from surefoot.io import all_or_none
@@ -76,12 +85,17 @@ def thresholds(
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
     from surefoot.deploy.groups import RepeatedRows, repeated_sentences, split_rows
-    from surefoot.deploy.thresholds import Thresholds, save_thresholds
-    from surefoot.deploy.workflow import choose_thresholds
+    from surefoot.deploy.scores import first_rows
+    from surefoot.deploy.thresholds import Thresholds, choose_thresholds
+    from surefoot.deploy.thresholds_file import save_thresholds
+    from surefoot.predictions.predictions import Predictions
 
-    predictions = {name: read(path, group_by) for name, path in paths.items()}
+    most = IN_MEMORY if split is None else math.inf  # a split needs all rows
+    predictions = {name: read_or_chunk(path, group_by, most=most) for name, path in paths.items()}
+    for name, path in paths.items():
+        note_one_hot(first_rows(predictions[name]), path)
     fitted = None if calibration is None else load_calibration(calibration)
-    _note_rows(predictions["val"], fitted)
+    _note_rows(first_rows(predictions["val"]), fitted)
     # Warnings are in the verdict.
     with busy("choosing"), warnings.catch_warnings(action="ignore", category=RepeatedRows):
         chosen = choose_thresholds(
@@ -111,8 +125,9 @@ def thresholds(
         if html is not None:
             from surefoot.report.thresholds import write_thresholds_page
 
-            if split is not None:
-                _, predictions["val"] = split_rows(predictions["val"], split, seed)
+            rows = predictions["val"]
+            if split is not None and isinstance(rows, Predictions):
+                _, predictions["val"] = split_rows(rows, split, seed)
             with busy("drawing the page"):
                 write_thresholds_page(chosen, verdict, table, predictions, sources, html)
         save_thresholds(chosen, output, sources=sources, elsewhere=chosen.measured)

@@ -127,16 +127,68 @@ class Result:
     adjusted: float
 
 
-def higher(name: str, reference: Array, current: Array) -> list[Detector]:
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Two samples of numbers, sorted together once: runs of equal values, and how many of each are in one."""
+
+    n: int  # of the reference
+    run_of: NDArray[np.int32]  # of each row, the reference's first
+    counts: tuple[
+        NDArray[np.int64], NDArray[np.int64]
+    ]  # of the reference's rows and the current ones in a run
+    range: float
+
+    @staticmethod
+    def of(reference: Array, current: Array) -> "Ranked":
+        """Of the values of both."""
+        both = np.concatenate([reference, current])
+        order = np.argsort(both)
+        both = both[order]
+        run_of = np.empty(len(both), np.int32)
+        run_of[order] = np.append(0, np.cumsum(both[1:] != both[:-1], dtype=np.int32))
+        n, runs = len(reference), int(run_of.max()) + 1
+        counts = np.bincount(run_of[:n], minlength=runs), np.bincount(run_of[n:], minlength=runs)
+        return Ranked(n, run_of, counts, float(both[-1] - both[0]))
+
+    @property
+    def ranks(self) -> Array:
+        """Of each row from 1, equal values at the mean of theirs."""
+        rank: Array = (_middles(self.counts[0] + self.counts[1]) + 0.5)[self.run_of]
+        return rank
+
+    def shares_below(self) -> tuple[Array, Array]:
+        """For each row of the reference, the share of the current rows that are below; and the reverse.
+
+        Equal values count half.
+        """
+        before, now = (_middles(counts) / counts.sum() for counts in self.counts)
+        return now[self.run_of[: self.n]], before[self.run_of[self.n :]]
+
+    @property
+    def distance(self) -> float:
+        """Kolmogorov-Smirnov: the largest difference of the shares at or below a value."""
+        before, now = (np.cumsum(counts) / counts.sum() for counts in self.counts)
+        return float(np.abs(before - now).max())
+
+
+def _middles(counts: NDArray[np.int64]) -> Array:
+    """How many rows are before the middle of each run."""
+    middles: Array = np.cumsum(counts) - counts / 2
+    return middles
+
+
+def higher(name: str, ranked: Ranked, sign: int = 1) -> list[Detector]:
     """Whether a score is higher now: its mean rank, and its mean Savage score, which weighs the tail.
 
     Wilcoxon 1945; Savage 1956. The Savage score of rank r of N is -log(1 - r / (N + 1)): a few rows with a
-    very high score show in it first. Nothing, if the score is constant.
+    very high score show in it first. With the sign -1, whether it is lower: its mean rank only. Nothing, if
+    the score is constant.
     """
-    both = np.concatenate([reference, current])
-    if np.ptp(both) <= LEAST_RANGE:
+    if ranked.range <= LEAST_RANGE:
         return []
-    ranks = average_ranks(both)
+    ranks = ranked.ranks
+    if sign < 0:
+        return [Detector(name, (len(ranks) + 1 - ranks)[:, None])]
     return [Detector(name, ranks[:, None]), Detector(f"{name} tail", _savage(ranks)[:, None])]
 
 

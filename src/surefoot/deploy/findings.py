@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surefoot.deploy.groups import Grouped, normal_interval, proportion_of
+from surefoot.deploy.detectors import Ranked
+from surefoot.deploy.groups import NO_INTERVAL, Grouped, normal_interval, proportion_of
 from surefoot.intervals import NAN, Interval, difference_of_proportions
-from surefoot.predictions.novelty import average_ranks
-from surefoot.predictions.outcomes import Array
-
-NO_INTERVAL = Interval(NAN)
+from surefoot.predictions.outcomes import Index
 
 
 @dataclass(frozen=True)
@@ -26,26 +24,18 @@ class Finding:
     adjusted: float  # corrected for all comparisons of the check
 
 
-def shift_of(name: str, before: Grouped, now: Grouped, *, sign: int) -> Finding:
+def shift_of(name: str, before: Grouped, now: Grouped, ranked: Ranked, *, sign: int) -> Finding:
     """A score; with the sign -1, lower values are more novel."""
-    reference, current = before[0], now[0]
     return Finding(
         name=name,
-        reference=float(reference.mean()),
-        current=float(current.mean()),
+        reference=float(before[0].mean()),
+        current=float(now[0].mean()),
         change=difference(now, before),
-        distance=_distance(reference, current),
-        more_novel=_probability_above((sign * reference, before[1]), (sign * current, now[1])),
+        distance=ranked.distance,
+        more_novel=_probability_above(ranked, before[1], now[1], sign),
         p=1.0,
         adjusted=1.0,
     )
-
-
-def _distance(reference: Array, current: Array) -> float:
-    """Kolmogorov-Smirnov: the largest difference of the shares at or below a value."""
-    both = np.concatenate([reference, current])
-    shares = [np.searchsorted(np.sort(side), both, "right") / len(side) for side in (reference, current)]
-    return float(np.abs(shares[0] - shares[1]).max())
 
 
 def coverage_of(reference: Grouped, current: Grouped) -> Finding:
@@ -64,16 +54,12 @@ def coverage_of(reference: Grouped, current: Grouped) -> Finding:
     )
 
 
-def _probability_above(reference: Grouped, current: Grouped) -> Interval:
-    """P(current > reference), ties half, with the interval of DeLong (groups: Obuchowski)."""
-    n, m = len(reference[0]), len(current[0])
-    ranks = average_ranks(np.concatenate([reference[0], current[0]]))
-    # The share of the other side's rows that are below each row.
-    below_current = (ranks[n:] - average_ranks(current[0])) / n
-    below_reference = (ranks[:n] - average_ranks(reference[0])) / m
-    value = float(below_current.mean())
-    samples = [(below_current, current[1]), (below_reference, reference[1])]
-    return normal_interval(value, samples, (0.0, 1.0))
+def _probability_above(ranked: Ranked, before: Index | None, now: Index | None, sign: int) -> Interval:
+    """P(current > reference), ties half, with the interval of DeLong (groups: Obuchowski); -1: P(below)."""
+    of_reference, of_current = ranked.shares_below()
+    value = float(of_current.mean())
+    above = normal_interval(value, [(of_current, now), (of_reference, before)], (0.0, 1.0))
+    return above if sign > 0 else Interval(1 - above.value, 1 - above.high, 1 - above.low)
 
 
 def difference(a: Grouped, b: Grouped) -> Interval:

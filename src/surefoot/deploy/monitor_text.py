@@ -6,10 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from surefoot import __version__
-from surefoot.deploy.accuracy import DIFFERENCE, SCALED
 from surefoot.deploy.findings import Finding
 from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
-from surefoot.deploy.monitor import FEW_ROWS, POWER, Check
+from surefoot.deploy.monitor import DIFFERENCE, FEW_ROWS, POWER, SCALED, Check
 from surefoot.evaluation.scores import number
 from surefoot.intervals import Interval
 from surefoot.text import count_of, p_text, percent_range
@@ -55,7 +54,7 @@ OF_GROUPS = {
     "their rows): confidences, corrected by Holm",
 }
 # Mean absolute error on unfamiliar rows in points, by estimator, labels of the reference and calibration:
-# the last table of benchmarks/results/monitor.md, which benchmarks/monitoring.py computes.
+# the last table of benchmarks/results/monitor.md.
 TYPICAL_ERROR = {
     (SCALED, True, True): 10,
     (SCALED, True, False): 12,

@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from surefoot.deploy.groups import Grouped, group_values, number_of_groups, some_of
+from surefoot.deploy.scores import Keys
 from surefoot.predictions.novelty import average_ranks
 from surefoot.predictions.outcomes import Array, Index
 
@@ -33,14 +32,17 @@ class PartFinding:
 
 def part_findings(
     kind: str,
-    names: tuple[NDArray[Any], NDArray[Any]],
+    keys: tuple[Keys, Keys],
     confidence: tuple[Array, Array],
     groups: tuple[Index | None, Index | None] = (None, None),
 ) -> Iterator[PartFinding]:
     """Each part that has enough rows, in enough groups, on both sides; p-values are not corrected yet."""
-    for name in sorted(set(names[0].tolist()) & set(names[1].tolist()), key=str):
-        rows = [each == name for each in names]
+    rows_of = [dict(zip(each.names, each.rows_of(np.arange(len(each.codes))), strict=True)) for each in keys]
+    for name in sorted(rows_of[0].keys() & rows_of[1].keys(), key=str):
+        rows = [each[name] for each in rows_of]
         reference, current = (values[inside] for values, inside in zip(confidence, rows, strict=True))
+        if min(len(reference), len(current)) < FEWEST:
+            continue
         of_reference, of_current = (some_of(each, inside) for each, inside in zip(groups, rows, strict=True))
         counts = number_of_groups(len(reference), of_reference), number_of_groups(len(current), of_current)
         if min(counts) < FEWEST:

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -67,14 +67,8 @@ def read_predictions(
 
 def _joined(parts: dict[str, Predictions]) -> Predictions:
     """The rows of all files as one; a further column is empty in the rows of files without it."""
-    refuse_other_classifier(parts)
+    refuse_other_columns(parts)
     given = list(parts.values())
-    facts = {file: (part.members, _width(part), part.groups is not None) for file, part in parts.items()}
-    first, expected = next(iter(facts.items()))
-    for file, got in facts.items():
-        for what, one, other in zip(("members", "features", "groups"), expected, got, strict=True):
-            if one != other:
-                raise InputError(f"{what} differ: {first} {one}, {file} {other}; must be equal")
     names = next((part.class_names for part in given if part.class_names is not None), None)
     ids = [part.ids for part in given if part.ids is not None]
     return replace(
@@ -83,6 +77,17 @@ def _joined(parts: dict[str, Predictions]) -> Predictions:
         ids=np.concatenate(ids) if len(ids) == len(given) else None,
         attributes=_joined_attributes(given),
     )
+
+
+def refuse_other_columns(parts: Mapping[str, Predictions]) -> None:
+    """Raise if predictions, by the name of their file, cannot be parts of the same."""
+    refuse_other_classifier(parts)
+    facts = {file: (part.members, _width(part), part.groups is not None) for file, part in parts.items()}
+    first, expected = next(iter(facts.items()))
+    for file, got in facts.items():
+        for what, one, other in zip(("members", "features", "groups"), expected, got, strict=True):
+            if one != other:
+                raise InputError(f"{what} differ: {first} {one}, {file} {other}; must be equal")
 
 
 def _width(predictions: Predictions) -> int:

@@ -1,6 +1,6 @@
 """Prediction files read batch by batch, as arrays."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +22,11 @@ from surefoot.predictions.columns import (
     scores_in,
     usable_rows,
 )
-from surefoot.predictions.labels import refuse_other_classifier
+from surefoot.predictions.files import from_table
+from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.memory import limited_memory, most_addresses
 from surefoot.predictions.paths import STREAMED
+from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.tables import (
     CSV_PARSING,
     READ_AHEAD,
@@ -44,6 +46,8 @@ PART_BYTES = 2**22  # row groups are joined into a part until it has this many,
 MOST_PARTS = 256  # or a share of the file, whose list of row groups is read for each part
 NUMBERS = 2**20  # logits in a batch, which stays in the cache while it is decoded and read
 MOST_ROWS = 2**17  # rows in a batch
+FIRST_ROWS = 1024  # of a file, that show its shape
+NOT_OUTPUTS = {*PREDICT_COLUMNS, TRUE_LABEL, "path", "row"}  # of `surefoot predict`, besides probabilities
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def shape_of(parts: Sequence[Part]) -> Shape:
     shapes: dict[str, Shape] = {}
     for part in parts:
         if part.path not in shapes:
-            for table, start in _tables(part, 1024):
+            for table, start in _tables(part, FIRST_ROWS):
                 shapes[part.path] = _read(part, table, start)[1]
                 break
         if part.path in shapes and shapes[part.path].class_names is not None:
@@ -92,8 +96,7 @@ def shape_of(parts: Sequence[Part]) -> Shape:
 
 def batches(part: Part, shape: Shape, *, numbers: int = NUMBERS) -> Iterator[Batch]:
     """The rows of a part in batches of so many logits; each is validated and must have this shape."""
-    rows = max(1, min(MOST_ROWS, numbers // (shape.classes * shape.members)))
-    for table, start in _tables(part, rows):
+    for table, start in _tables(part, batch_rows(shape, numbers)):
         batch, own = _read(part, table, start)
         refuse_other_classifier({"other files": shape, part.path: own})
         if own.members != shape.members:
@@ -101,6 +104,21 @@ def batches(part: Part, shape: Shape, *, numbers: int = NUMBERS) -> Iterator[Bat
                 f"members differ: other files {shape.members}, {part.path} {own.members}; must be equal"
             )
         yield batch
+
+
+def predictions_in(
+    part: Part, unlabelled: LabelKind | None = None, *, rows: int = FIRST_ROWS
+) -> Iterator[Predictions]:
+    """The rows of a part with all their columns, so many at a time; without labels only of a given kind."""
+    for table, start in _tables(part, rows, labelled=unlabelled is None, is_needed=lambda _: True):
+        with _naming(f"{part.path}, rows counted from {start:,}" if start else part.path), decoding("data"):
+            predictions = from_table(table, unlabelled)
+        yield predictions
+
+
+def batch_rows(shape: Shape | Predictions, numbers: int = NUMBERS) -> int:
+    """The rows of a batch of so many logits."""
+    return max(1, min(MOST_ROWS, numbers // (shape.classes * shape.members)))
 
 
 def _row_groups(file: Path) -> list[Part]:
@@ -121,10 +139,16 @@ def _row_groups(file: Path) -> list[Part]:
     return parts
 
 
-def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
+def _is_output_or_label(name: str) -> bool:
+    return is_score(name) or is_label(name)
+
+
+def _tables(
+    part: Part, rows: int, *, labelled: bool = True, is_needed: Callable[[str], bool] = _is_output_or_label
+) -> Iterator[tuple[pa.Table, int]]:
     """Tables of at most so many rows, and the row of the file at which each begins; none is empty."""
     start, most = part.first, most_addresses()
-    tables = _parquet(part, rows) if part.groups else _csv(part)
+    tables = _parquet(part, rows, is_needed) if part.groups else _csv(part)
     while True:
         with _naming(part.path), decoding("data"), limited_memory(most):
             table = next(tables, None)
@@ -132,7 +156,7 @@ def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
             return
         for offset in range(0, table.num_rows, rows):
             with _naming(part.path):
-                usable = usable_rows(table.slice(offset, rows), labelled=True)
+                usable = usable_rows(table.slice(offset, rows), labelled=labelled)
             if usable.num_rows:
                 yield usable, start + offset
         start += table.num_rows
@@ -147,7 +171,7 @@ def _naming(path: str) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
+def _parquet(part: Part, rows: int, is_needed: Callable[[str], bool]) -> Iterator[pa.Table]:
     from pyarrow import parquet  # slow to import
 
     with parquet.ParquetFile(
@@ -155,8 +179,8 @@ def _parquet(part: Part, rows: int) -> Iterator[pa.Table]:
     ) as file:
         schema = file.schema_arrow
         refuse_repeated(schema.names)
-        needed = {*PREDICT_COLUMNS, TRUE_LABEL, "path", "row"} if is_predict_output(schema.names) else set()
-        columns = [name for name in schema.names if is_score(name) or is_label(name) or name in needed]
+        more = NOT_OUTPUTS if is_predict_output(schema.names) else set()
+        columns = [name for name in schema.names if is_needed(name) or name in more]
         if not any(map(is_score, columns)):  # otherwise, with no columns selected, the file seems empty
             scores_in(usable_rows(schema.empty_table(), labelled=True))
         for batch in file.iter_batches(
