@@ -133,9 +133,7 @@ class Ranked:
 
     n: int  # of the reference
     run_of: NDArray[np.int32]  # of each row, the reference's first
-    counts: tuple[
-        NDArray[np.int64], NDArray[np.int64]
-    ]  # of the reference's rows and the current ones in a run
+    counts: tuple[NDArray[np.int32], NDArray[np.int32]]  # how many rows of each sample are in each run
     range: float
 
     @staticmethod
@@ -143,37 +141,45 @@ class Ranked:
         """Of the values of both."""
         both = np.concatenate([reference, current])
         order = np.argsort(both)
-        both = both[order]
+        both.sort()  # in less memory than by the order
         run_of = np.empty(len(both), np.int32)
-        run_of[order] = np.append(0, np.cumsum(both[1:] != both[:-1], dtype=np.int32))
+        run_of[order[0]] = 0
+        run_of[order[1:]] = np.cumsum(both[1:] != both[:-1], dtype=np.int32)
         n, runs = len(reference), int(run_of.max()) + 1
-        counts = np.bincount(run_of[:n], minlength=runs), np.bincount(run_of[n:], minlength=runs)
-        return Ranked(n, run_of, counts, float(both[-1] - both[0]))
+        before, now = (
+            np.bincount(side, minlength=runs).astype(np.int32) for side in (run_of[:n], run_of[n:])
+        )
+        return Ranked(n, run_of, (before, now), float(both[-1] - both[0]))
 
     @property
     def ranks(self) -> Array:
         """Of each row from 1, equal values at the mean of theirs."""
-        rank: Array = (_middles(self.counts[0] + self.counts[1]) + 0.5)[self.run_of]
-        return rank
+        middles = _middles(self.counts[0] + self.counts[1])
+        middles += 0.5
+        return middles[self.run_of]
 
     def shares_below(self) -> tuple[Array, Array]:
         """For each row of the reference, the share of the current rows that are below; and the reverse.
 
         Equal values count half.
         """
-        before, now = (_middles(counts) / counts.sum() for counts in self.counts)
-        return now[self.run_of[: self.n]], before[self.run_of[self.n :]]
+        before, now = self.counts
+        of_reference = _middles(now)[self.run_of[: self.n]] / (len(self.run_of) - self.n)
+        return of_reference, _middles(before)[self.run_of[self.n :]] / self.n
 
     @property
     def distance(self) -> float:
         """Kolmogorov-Smirnov: the largest difference of the shares at or below a value."""
-        before, now = (np.cumsum(counts) / counts.sum() for counts in self.counts)
-        return float(np.abs(before - now).max())
+        before, now = (np.cumsum(counts, dtype=np.float64) for counts in self.counts)
+        before /= before[-1]
+        now /= now[-1]
+        return float(np.abs(np.subtract(before, now, out=now)).max())
 
 
-def _middles(counts: NDArray[np.int64]) -> Array:
+def _middles(counts: NDArray[np.int32]) -> Array:
     """How many rows are before the middle of each run."""
-    middles: Array = np.cumsum(counts) - counts / 2
+    middles = np.cumsum(counts, dtype=np.float64)
+    middles -= counts * 0.5
     return middles
 
 
@@ -193,8 +199,8 @@ def higher(name: str, ranked: Ranked, sign: int = 1) -> list[Detector]:
 
 
 def _savage(ranks: Array) -> Array:
-    scores: Array = -np.log1p(-ranks / (len(ranks) + 1))
-    return scores
+    scores: Array = ranks / -(len(ranks) + 1)
+    return np.negative(np.log1p(scores, out=scores), out=scores)
 
 
 def label_uncertainty(reference: Array, current: Array) -> tuple[Array, Array]:

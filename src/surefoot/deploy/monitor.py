@@ -28,9 +28,8 @@ from surefoot.deploy.detectors import (
     label_uncertainty,
     mean_change,
 )
-from surefoot.deploy.detectors import Result as CombinedResult
 from surefoot.deploy.findings import Finding, coverage_of, difference, shift_of, without_means
-from surefoot.deploy.groups import mean_of, normal_interval, number_of_groups, warn_of_repeated
+from surefoot.deploy.groups import Grouped, mean_of, normal_interval, number_of_groups, warn_of_repeated
 from surefoot.deploy.history import AlphaBudget, opened
 from surefoot.deploy.parts import PartFinding, holm, part_findings
 from surefoot.deploy.scores import Keys, Scores, first_rows, scores_of
@@ -162,48 +161,47 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
 
     For many labels, confidence is tested label by label, together with the energy.
     """
-    ranked = Ranked.of(reference.confidence, current.confidence)
+    in_groups = _grouping(reference, current)  # at once: rows need far more memory than groups
     sides = reference.grouped(reference.confidence), current.grouped(current.confidence)
-    described = {"confidence": shift_of("confidence", *sides, ranked, sign=-1)}
+    finding, of_confidence = _compared("confidence", *sides, sign=-1)
+    described = {"confidence": finding}
     many_labels = reference.classes is None
-    detectors = higher("confidence", ranked, -1)
-    if many_labels:
-        detectors = _scores_of_many_labels(reference, current)
+    detectors = in_groups(_scores_of_many_labels(reference, current) if many_labels else of_confidence)
     name = novelty_name(reference, current)
     if name is not None and not (many_labels and name == "energy"):
-        before, now = reference.novelty[name], current.novelty[name]
-        ranked = Ranked.of(before, now)
-        described[name] = shift_of(name, reference.grouped(before), current.grouped(now), ranked, sign=1)
-        detectors += higher(name, ranked)
+        sides = reference.grouped(reference.novelty[name]), current.grouped(current.novelty[name])
+        described[name], of_novelty = _compared(name, *sides, sign=1)
+        detectors += in_groups(of_novelty)
     if reference.accepted is not None and current.accepted is not None:
-        described["coverage"] = coverage_of(
-            reference.grouped(reference.accepted), current.grouped(current.accepted)
-        )
+        sides = reference.grouped(reference.accepted), current.grouped(current.accepted)
+        described["coverage"] = coverage_of(*sides)
         accepted = higher("coverage", Ranked.of(reference.accepted, current.accepted), -1)
-        detectors += [replace(each, role=Role.SHOWN) for each in accepted]
+        detectors += in_groups([replace(each, role=Role.SHOWN) for each in accepted])
     of_features = _of_features(reference, current)
-    detectors += of_features or _of_outputs(reference, current)
-    results = {each.name: each for each in _combined(detectors, reference, current, level)}
+    detectors += in_groups(of_features or _of_outputs(reference, current))
+    _, now = _numbers_of_groups(reference, current) or (reference.n, current.n)
+    results = {each.name: each for each in combine(detectors, now, level=level)} if detectors else {}
     found = {name: described.get(name, without_means(name)) for name in (*described, *results)}
     for name, each in results.items():
         found[name] = replace(found[name], p=each.p, adjusted=each.adjusted)
     return tuple(found[name] for name in sorted(found, key=ORDER.index))
 
 
-def _combined(
-    detectors: list[Detector], reference: Scores, current: Scores, level: float
-) -> tuple[CombinedResult, ...]:
-    """By permutation of the rows; of whole groups, those of each side being its own, where there are any."""
-    if not detectors:
-        return ()
+def _compared(name: str, before: Grouped, now: Grouped, *, sign: int) -> tuple[Finding, list[Detector]]:
+    ranked = Ranked.of(before[0], now[0])
+    return shift_of(name, before, now, ranked, sign=sign), higher(name, ranked, sign)
+
+
+def _grouping(reference: Scores, current: Scores) -> Callable[[list[Detector]], list[Detector]]:
+    """What makes detectors of rows those of whole groups, each of one side, where there are any."""
     groups = _numbers_of_groups(reference, current)
     if groups is None:
-        return combine(detectors, current.n, level=level)
+        return lambda detectors: detectors
     before, now = (
         np.arange(side.n) if side.group_of is None else side.group_of for side in (reference, current)
     )
     of_row = np.concatenate([before, groups[0] + now])
-    return combine([each.of_groups(of_row) for each in detectors], groups[1], level=level)
+    return lambda detectors: [each.of_groups(of_row) for each in detectors]
 
 
 def _scores_of_many_labels(reference: Scores, current: Scores) -> list[Detector]:
@@ -305,11 +303,12 @@ def _estimated(reference: Scores, current: Scores) -> Estimated:
         fall = Interval(fall.value, -1.0, 1.0)
     ends = (fall.value, fall.low, fall.high)
     drop = Interval(*(factor * each if each > 0 else each for each in ends))  # a rise counts once
-    if reference.surplus is None:
+    surplus = reference.surplus
+    if surplus is None:
         base, of_reference = float(reference.confidence.mean()), (1 - factor) * reference.confidence
     else:
         base = float(reference.correct.mean())
-        of_reference = factor * reference.surplus + (1 - factor) * reference.correct
+        of_reference = factor * surplus + (1 - factor) * reference.correct
     value = float(np.clip(base - drop.value, 0, 1))
     samples = [reference.grouped(of_reference), (factor * now[0], now[1])]
     accuracy = normal_interval(value, samples, (0.0, 1.0))

@@ -237,8 +237,8 @@ class Scores:
     own_novelty: Array | None  # if the file has it
     accepted: Array | None  # 0 or 1 for each row, with thresholds
     known: Bools  # which rows have a label
-    correct: Array  # of each labelled row; many labels: the share of its labels
-    surplus_of_known: Array  # the same less confidence
+    correct: Bools | Array  # of each labelled row; many labels: the share of its labels
+    sure_of_labels: Array | None  # many labels: the mean confidence of the same labels
     calibrated: bool
     vectors: Floats | None  # (n, classes): average logits; None of many rows
     probs: Array | None  # many labels: (n, classes), not calibrated
@@ -275,17 +275,20 @@ class Scores:
     @property
     def surplus(self) -> Array | None:
         """Correct less confidence of each labelled row; None without labels."""
-        return self.surplus_of_known if len(self.correct) > 1 else None
+        if len(self.correct) < 2:
+            return None
+        sure = self.confidence[self.known] if self.sure_of_labels is None else self.sure_of_labels
+        return np.asarray(self.correct - sure)
 
     @cached_property
     def accuracy(self) -> Interval:
         """NaN without labels."""
-        if self.surplus is None:
+        if len(self.correct) < 2:
             return NO_INTERVAL
-        correct = self.grouped(self.correct)
+        correct, group_of = self.grouped(np.asarray(self.correct))
         if self.classes is None:
-            return mean_of(correct)
-        k = proportion_of(self.correct > 0, correct[1])
+            return mean_of((correct, group_of))
+        k = proportion_of(correct > 0, group_of)
         return Interval(k.value, k.low, k.high)
 
 
@@ -316,7 +319,7 @@ def _scores(
     one_label = predictions.kind is LabelKind.ONE_LABEL
     calibrated = predictions if calibration is None else calibration(predictions)
     confidence, of_calibrated = confidences(calibrated)
-    known, correct, surplus = _against_labels(calibrated, confidence, of_calibrated)
+    known, correct, sure = _against_labels(calibrated, of_calibrated)
     predicted = of_calibrated if calibration is None else confidences(predictions)[1]
     return Scores(
         confidence=confidence,
@@ -326,7 +329,7 @@ def _scores(
         accepted=None if accepted is None else accepted(predictions).astype(float),
         known=known,
         correct=correct,
-        surplus_of_known=surplus,
+        sure_of_labels=sure,
         calibrated=calibration is not None,
         vectors=predictions.average().logits[0],
         probs=None if one_label else predictions.probs(),
@@ -345,16 +348,12 @@ def energies(predictions: Predictions) -> Array:
 
 
 def _against_labels(
-    calibrated: Predictions, confidence: Array, predicted: NDArray[np.integer]
-) -> tuple[Bools, Array, Array]:
-    """Which rows have a label; of those whether they are correct, and that less the confidence.
-
-    For many labels, means over the known ones.
-    """
+    calibrated: Predictions, predicted: NDArray[np.integer]
+) -> tuple[Bools, Bools | Array, Array | None]:
+    """Which rows have a label, and whether these are correct; many labels: means over those of a row."""
     if calibrated.kind is LabelKind.ONE_LABEL:
         known = calibrated.labels >= 0
-        correct = (predicted == calibrated.labels)[known].astype(float)
-        return known, correct, correct - confidence[known]
+        return known, (predicted == calibrated.labels)[known], None
     outcomes = calibrated.outcomes
     decisions = np.bincount(outcomes.row, minlength=calibrated.n)
     known = decisions > 0
@@ -362,4 +361,4 @@ def _against_labels(
         np.bincount(outcomes.row, values, calibrated.n)[known] / decisions[known]
         for values in (outcomes.correct, outcomes.confidence)
     )
-    return known, correct, correct - sure
+    return known, correct, sure
