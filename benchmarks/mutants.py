@@ -140,6 +140,7 @@ AREAS: dict[str, dict[str, tuple[str, ...]]] = {
     "thresholds": {
         "deploy/decision.py": ("deploy/test_decision.py",),
         "deploy/monitor.py": ("deploy/test_monitor.py", "cli/test_watch.py"),
+        "deploy/scores.py": ("deploy/test_scores.py", "deploy/test_monitor.py"),
         "deploy/thresholds.py": ("deploy/test_thresholds.py", "cli/test_watch.py"),
     },
 }

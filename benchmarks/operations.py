@@ -18,9 +18,11 @@ import pyarrow.parquet
 
 from surefoot import Predictions, evaluate, scan_predictions
 from surefoot.calibrators import CALIBRATORS
-from surefoot.deploy.monitor import AlphaBudget, check_shift, scores_of
+from surefoot.deploy.history import AlphaBudget
+from surefoot.deploy.monitor import check_shift
+from surefoot.deploy.scores import scores_of
 from surefoot.deploy.thresholds import choose_thresholds
-from surefoot.evaluation.compare import compare
+from surefoot.evaluation.compare import compare_methods as compare
 from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
 from surefoot.predictions.files import read_predictions, write_predictions

@@ -150,7 +150,7 @@ def on_rejected(n: int, name: str, turns: int, rng: np.random.Generator) -> list
     broken, shares = 0, []
     for turn in range(turns):
         val = drawn(n, name, rng, REJECTABLE[name])
-        found = choose_thresholds(val, target_error=0.05, seed=turn)
+        found = choose_thresholds(val, Guarantee(target_error=0.05), seed=turn)
         below = int(np.searchsorted(low, found.reject)) if isinstance(found, Thresholds) else 0
         shares.append(below / len(low))
         broken += bool(below) and error[below - 1] < 0.5
@@ -169,7 +169,7 @@ def with_fitted_temperature(n: int, turns: int, rng: np.random.Generator) -> lis
             val, other = (pool.take(rng.integers(pool.n, size=n)) for _ in range(2))
             fitted = {"T of the same rows": val, "T of other rows": other}.get(name)
             calibration = None if fitted is None else fit_temperature(fitted)
-            found = choose_thresholds(val, target_error=0.05, calibration=calibration)
+            found = choose_thresholds(val, Guarantee(target_error=0.05), calibration=calibration)
             if isinstance(found, Thresholds):
                 found_any += 1
                 few = pool.take(rng.integers(pool.n, size=50_000))
@@ -194,7 +194,7 @@ def on_stored(folder: Path, target: float, turns: int, rng: np.random.Generator)
     broken, found_any, shares, strange, strange_shares = 0, 0, [], [], []
     for _ in range(turns):
         half = familiar.take(rng.permutation(familiar.n)[: familiar.n // 2])
-        found = choose_thresholds(half, target_error=target)
+        found = choose_thresholds(half, Guarantee(target_error=target))
         if isinstance(found, Thresholds):
             found_any += 1
             here, there = (

@@ -370,7 +370,7 @@ def test_each_class_or_group_has_thresholds_of_its_own(tmp_path):
     assert set(per_class.parts) == {"a", "b", "c"}
     predicted = three.probs().argmax(axis=1)
     limits = np.array([per_class.parts[name].accept for name in "abc"])[predicted]
-    assert np.array_equal(per_class.accepted(three), confidences(three) >= limits)
+    assert np.array_equal(per_class.accepted(three), confidences(three)[0] >= limits)
     with pytest.raises(InputError, match="unknown column 'colour'"):
         choose_thresholds(three, per="colour")
 

@@ -198,7 +198,8 @@ def _grouping(reference: Scores, current: Scores) -> Callable[[list[Detector]], 
     if groups is None:
         return lambda detectors: detectors
     before, now = (
-        np.arange(side.n) if side.group_of is None else side.group_of for side in (reference, current)
+        np.arange(side.n, dtype=np.int32) if side.group_of is None else side.group_of
+        for side in (reference, current)
     )
     of_row = np.concatenate([before, groups[0] + now])
     return lambda detectors: [each.of_groups(of_row) for each in detectors]

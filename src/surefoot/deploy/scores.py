@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from surefoot.runtime import in_parallel
 from surefoot.streaming.readers import Part, batch_rows
 from surefoot.streaming.workflow import ScannedPredictions
 
+NUMBERS = 2**18  # logits in a chunk
 Source = Predictions | ScannedPredictions
 Facts = TypeVar("Facts")
 
@@ -61,12 +62,14 @@ def facts_of(source: Source, work: Callable[[Predictions], Facts]) -> list[Facts
 
     def read(part: Part) -> list[Facts]:
         facts = []
-        for rows in source.predictions_in(part, rows=batch_rows(first)):
+        for rows in source.predictions_in(part, rows=batch_rows(first, NUMBERS)):
             refuse_other_columns({"other files": first, part.path: rows})
             facts.append(work(rows))
         return facts
 
-    return [facts for of_part in in_parallel(read, source.parts) for facts in of_part]
+    every = [facts for of_part in in_parallel(read, source.parts) for facts in of_part]
+    pa.default_memory_pool().release_unused()  # some hundred megabytes that were decoded
+    return every
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +103,7 @@ class Keys:
     @property
     def group_of(self) -> Index | None:
         """The group of each row; None where no two rows are of one group."""
-        return None if len(self.values) == len(self.codes) else self.codes.astype(np.int64)
+        return None if len(self.values) == len(self.codes) else cast(Index, self.codes)
 
     def take(self, rows: NDArray[Any]) -> "Keys":
         """Some of the rows."""
