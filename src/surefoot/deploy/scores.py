@@ -194,10 +194,15 @@ class Decisions:
             identities_of(predictions),
         )
 
-    @property
+    @cached_property
     def group_of(self) -> Index | None:
         """The group of each labelled row; None where they are independent."""
         return None if self.groups is None else some_of(self.groups.group_of, self.known)
+
+    @property
+    def number(self) -> int | None:
+        """How many groups the labelled rows are in, if there are any."""
+        return None if self.group_of is None else int(self.group_of.max()) + 1
 
     def ungrouped(self, inside: Keys | None) -> "Decisions":
         """Without groups if these are the `inside`, or one group is all: then new rows of it can be meant."""

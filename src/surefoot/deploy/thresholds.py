@@ -1,9 +1,8 @@
 """Confidence thresholds: accept, review, reject; with a guarantee on familiar data."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.deploy.groups import (
     PREDICTED_CLASS,
-    number_of_groups,
     of_groups,
     proportion_of,
     some_of,
@@ -134,11 +132,14 @@ class Thresholds(Result):
         """The zones of labelled predictions."""
         return self.zones_in(self.decisions_of(predictions))
 
-    def decisions_of(
-        self, source: Source, arranged: Callable[[Predictions], Predictions] = lambda rows: rows
-    ) -> Decisions:
-        """The decisions of labelled predictions; `arranged` is applied to their rows first."""
-        return labelled(source, lambda rows: Decisions.of(self.prepare(arranged(rows)), self.per))
+    def decisions_of(self, source: Source) -> Decisions:
+        """The decisions of predictions with a label."""
+        decisions = joined(facts_of(source, lambda rows: Decisions.of(self.prepare(rows), self.per)))
+        if not decisions.known.any():
+            raise InputError(
+                "no labels to choose thresholds on; allowed: predictions with at least one label"
+            )
+        return decisions
 
     def zones_in(self, decisions: Decisions) -> dict[str, Zone]:
         """The zones of decisions."""
@@ -243,115 +244,99 @@ def choose_thresholds(
     if calibration is not None and split is not None:
         raise InputError("both calibration and split; allowed: one of the two")
     require_whole("seed", seed, 0)
-    guarantee = Guarantee(target_error, reject_error, level)
     if split is not None:
         require(0 < split < 1, "split", split, "above 0 and below 1")
         if not isinstance(val, Predictions):
             raise InputError("a split needs all rows of val in memory; allowed: read_predictions")
-        first, val = split_rows(val, split, seed)
-        calibration = fit_calibration("temperature", first)
-
-    def arranged(rows: Predictions) -> Predictions:
-        return rows if calibration is None else with_classes(rows, calibration.class_names, "the calibration")
-
-    def decide(rows: Predictions) -> Decisions:
-        rows = arranged(rows) if calibration is None else calibration(arranged(rows))
-        return Decisions.of(rows if for_class is None else rows.of_class(for_class), per)
-
-    first = arranged(first_rows(val))
+        for_fit, val = split_rows(val, split, seed)
+        calibration = fit_calibration("temperature", for_fit)
     others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
-    in_one_order(
-        {"val": first, **{name: first_rows(each) for name, each in others.items() if each is not None}}
-    )
-    if first.kind is LabelKind.MANY_LABELS and for_class is None:
+    given = {name: source for name, source in others.items() if source is not None}
+    first = first_rows(val)
+    if calibration is not None:
+        first = with_classes(first, calibration.class_names, "the calibration")
+    in_one_order({"val": first, **{name: first_rows(source) for name, source in given.items()}})
+    guarantee = Guarantee(target_error, reject_error, level)
+    nothing = _nothing_accepted(first, guarantee, calibration, for_class, per)
+    decisions = nothing.decisions_of(val)
+    chosen = (_chosen if per is None else _chosen_of_parts)(nothing, decisions, seed)
+    chosen = replace(chosen, repeated=warn_of_repeated(decisions.identities, per=per))
+    if isinstance(chosen, Unreachable):
+        return chosen
+    return replace(chosen, measured={name: chosen.zones_of(source) for name, source in given.items()})
+
+
+def _nothing_accepted(
+    val: Predictions,
+    guarantee: Guarantee,
+    calibration: Calibration | None,
+    for_class: str | None,
+    per: str | None,
+) -> Thresholds:
+    """What is known of thresholds before they are chosen."""
+    if val.kind is LabelKind.MANY_LABELS and for_class is None:
         raise InputError(
             "thresholds on many labels at once: the decisions of a row depend on one another, so no exact "
             "guarantee holds for them together; allowed: one class at a time (--for-class, "
             "in Python for_class)"
         )
-    decisions = labelled(val, decide)
-    repeated = warn_of_repeated(decisions.identities, per=per)
-    choose = _chosen if per is None else _chosen_of_parts
-    chosen = choose(decisions, guarantee, first.classes if for_class is None else 2, seed)
-    if isinstance(chosen, Unreachable):
-        return replace(chosen, repeated=repeated)
-    chosen = replace(
-        chosen,
+    return Thresholds(
+        accept=math.inf,
+        reject=0.0,
+        guarantee=guarantee,
+        bound=guarantee.target_error,
+        n=0,
+        classes=val.classes if for_class is None else 2,
+        zones={},
+        candidates=(),
         for_class=for_class,
         calibration=calibration,
-        class_names=first.class_names,
+        class_names=val.class_names,
         per=per,
-        repeated=repeated,
     )
-    measured = {
-        name: chosen.zones_in(chosen.decisions_of(source, partial(_as_val, first, name)))
-        for name, source in others.items()
-        if source is not None
-    }
-    return replace(chosen, measured=measured)
 
 
-def _as_val(val: Predictions, name: str, rows: Predictions) -> Predictions:
-    """Rows of another source with their classes in the order of val's."""
-    return in_one_order({"val": val, name: rows})[name]
-
-
-def labelled(source: Source, decide: Callable[[Predictions], Decisions]) -> Decisions:
-    """The decisions of all rows, some of which have a label."""
-    decisions = joined(facts_of(source, decide))
-    if not decisions.known.any():
-        raise InputError("no labels to choose thresholds on; allowed: predictions with at least one label")
-    return decisions
-
-
-def _chosen(decisions: Decisions, guarantee: Guarantee, classes: int, seed: int) -> Thresholds | Unreachable:
+def _chosen(nothing: Thresholds, decisions: Decisions, seed: int) -> Thresholds | Unreachable:
     within = decisions.ungrouped(None)
-    chosen = _chosen_of_rows(within, guarantee, classes, seed)
+    chosen = _chosen_of_rows(nothing, within, seed)
     return chosen if within is decisions else replace(chosen, groups=1)
 
 
-def _chosen_of_rows(
-    decisions: Decisions, guarantee: Guarantee, classes: int, seed: int
-) -> Thresholds | Unreachable:
+def _chosen_of_rows(nothing: Thresholds, decisions: Decisions, seed: int) -> Thresholds | Unreachable:
     confidence, correct = decisions.confidence[decisions.known], decisions.correct[decisions.known]
-    group_of = decisions.group_of
-    groups = None if group_of is None else number_of_groups(len(confidence), group_of)
-    level = guarantee.level
-    tested = ErrorTest(confidence, ~correct, guarantee.target_error, level, group_of).in_random_order(seed)
+    n, groups, group_of, guarantee = len(confidence), decisions.number, decisions.group_of, nothing.guarantee
+    target, level = guarantee.target_error, guarantee.level
+    tested = ErrorTest(confidence, ~correct, target, level, group_of).in_random_order(seed)
     candidates = _candidates(tested)
     cuts = valid_cuts(tested, seed=seed)
     if not cuts:
-        return Unreachable(guarantee, candidates, len(confidence), groups)
+        return Unreachable(guarantee, candidates, n, groups)
     accept = _above(min(cuts))
     reversed_rows = tested.reversed(1 - guarantee.reject_error)
     below = [-cut for cut in valid_cuts(reversed_rows, seed=seed)]
     reject = max([cut for cut in below if 0 <= cut <= accept], default=0.0)
     bounds = {each.accept: each.bound for each in candidates}
-    return Thresholds(
+    return replace(
+        nothing,
         accept=accept,
         reject=reject,
-        guarantee=guarantee,
-        bound=min(guarantee.target_error, bounds.get(accept, 1.0)),
-        n=len(confidence),
-        classes=classes,
+        bound=min(target, bounds.get(accept, 1.0)),
+        n=n,
         zones=zones(decisions, np.array(accept), np.array(reject)),
         candidates=candidates,
         groups=groups,
     )
 
 
-def _chosen_of_parts(
-    decisions: Decisions, guarantee: Guarantee, classes: int, seed: int
-) -> Thresholds | Unreachable:
+def _chosen_of_parts(nothing: Thresholds, decisions: Decisions, seed: int) -> Thresholds | Unreachable:
     assert decisions.parts is not None
     within = decisions.ungrouped(decisions.parts)
-    group_of = within.group_of
     rows_of = decisions.parts.rows_of(np.flatnonzero(decisions.known))
     parts, failures = {}, []
     for name, rows in sorted(zip(decisions.parts.names, rows_of, strict=True)):
         if not len(rows):
             continue
-        chosen = _chosen_of_rows(within.take(rows), guarantee, classes, seed)
+        chosen = _chosen_of_rows(nothing, within.take(rows), seed)
         if isinstance(chosen, Thresholds):
             parts[name] = Part(chosen.accept, chosen.reject, chosen.n)
         else:
@@ -359,20 +344,8 @@ def _chosen_of_parts(
             parts[name] = Part(math.inf, 0.0, len(rows))
     if len(failures) == len(parts):
         return min(failures, key=lambda each: each.best.bound)
-    n = int(decisions.known.sum())
-    empty = Thresholds(
-        accept=math.inf,
-        reject=0.0,
-        guarantee=guarantee,
-        bound=guarantee.target_error,
-        n=n,
-        classes=classes,
-        groups=None if group_of is None else number_of_groups(n, group_of),
-        zones={},
-        candidates=(),
-        parts=parts,
-    )
-    return replace(empty, zones=zones(decisions, *empty._limits(decisions)))
+    chosen = replace(nothing, n=int(decisions.known.sum()), groups=within.number, parts=parts)
+    return replace(chosen, zones=zones(decisions, *chosen._limits(decisions)))
 
 
 def zones(decisions: Decisions, accept: Array, reject: Array) -> dict[str, Zone]:
