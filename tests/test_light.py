@@ -18,7 +18,7 @@ MODULES = (
     *("errors", "intervals", "io", "results", "runtime", "sklearn", "text"),
     *("deploy.thresholds", "deploy.sets", "deploy.monitor", "deploy.monitor_text", "deploy.detectors"),
     *("deploy.history", "deploy.scores", "deploy.thresholds_file", "deploy.learn_then_test"),
-    *("deploy.decision", "deploy.parts", "deploy.scikit"),
+    *("deploy.decision", "deploy.findings", "deploy.scikit"),
 )
 
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from surefoot.streaming.workflow import ScannedPredictions
 
 IN_MEMORY = 64 * 2**20  # bytes of files that `read_or_chunk` reads at once
+HeldOut = Annotated[
+    Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
+]
 StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
 GroupBy = Annotated[
     str | None,
@@ -95,6 +98,14 @@ def refuse_wrong_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path |
     for one, other in combinations(written, 2):
         if real_path(one) == real_path(other):
             raise InputError(f"two outputs are the same file, {one}; allowed: different files")
+
+
+def refuse_predictions_name(output: Path | None, what: str) -> None:
+    """Fail where JSON would be written to a file that is named like predictions."""
+    if output is not None and output.suffix.lower() in (".npz", ".parquet", ".csv"):
+        raise InputError(
+            f"{what} are JSON, and {output} is a file name for predictions; allowed: another ending"
+        )
 
 
 def refuse_ending(output: Path | None, *allowed: str) -> None:

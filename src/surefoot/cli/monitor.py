@@ -11,14 +11,12 @@ import typer
 
 from surefoot.cli.inputs import GroupBy, input_files, read_or_chunk, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
-from surefoot.errors import InputError
+from surefoot.errors import InputError, require
 from surefoot.predictions.labels import LabelKind
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
-    from surefoot.calibrators import Calibration
     from surefoot.deploy.scores import Scores
-    from surefoot.deploy.thresholds import Thresholds
 
 
 class Format(StrEnum):
@@ -69,25 +67,25 @@ def monitor(
     ] = LabelKind.ONE_LABEL,
 ) -> None:
     """Compare unlabelled predictions with a familiar reference; exit with 1 if the data has shifted."""
-    if not 0 < alpha < 1:
-        raise InputError(f"--alpha is {alpha:g}; allowed: above 0 and below 1")
-    if bound is not None and not 0 <= bound <= 1:
-        raise InputError(f"--bound is {bound:g}; allowed: 0 to 1")
-    if first_share is not None and not 0 < first_share < 1:
-        raise InputError(f"--first-share is {first_share:g}; allowed: above 0 and below 1")
+    require(0 < alpha < 1, "--alpha", alpha, "above 0 and below 1")
+    require(bound is None or 0 <= bound <= 1, "--bound", bound, "0 to 1")
+    require(first_share is None or 0 < first_share < 1, "--first-share", first_share, "above 0 and below 1")
     if first_share is not None and history is None:
         raise InputError("--first-share needs --history; a single check has all of alpha")
     inputs = [*input_files(reference, current), calibration, thresholds]
     refuse_wrong_outputs(inputs, [history, output])
     refuse_missing(calibration, thresholds)
+    from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.deploy.groups import RepeatedRows
     from surefoot.deploy.monitor import Checked
     from surefoot.deploy.monitor import monitor as check_predictions
     from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
     from surefoot.deploy.scores import first_rows
+    from surefoot.deploy.thresholds_file import load_thresholds
 
-    chosen, fitted = _loaded(thresholds, calibration)
+    chosen = None if thresholds is None else load_thresholds(thresholds)
+    fitted = None if calibration is None else load_calibration(calibration)
     familiar = read_or_chunk(reference, group_by, kind)
     unlabelled = read_or_chunk(current, group_by, first_rows(familiar).kind)
     from surefoot.report.monitor import monitor_table, write_monitor_page
@@ -125,18 +123,6 @@ def monitor(
         echo(f"page: {output}", err=True)
     if check.alarm:
         raise typer.Exit(1)
-
-
-def _loaded(
-    thresholds: Path | None, calibration: Path | None
-) -> "tuple[Thresholds | None, Calibration | None]":
-    from surefoot.calibrators import load_calibration
-    from surefoot.deploy.thresholds_file import load_thresholds
-
-    chosen = None if thresholds is None else load_thresholds(thresholds)
-    if chosen is not None and chosen.calibration is not None and calibration is not None:
-        raise InputError(f"{thresholds} already contains a calibration; allowed: no --calibration")
-    return chosen, None if calibration is None else load_calibration(calibration)
 
 
 def _note_novelty(reference: "Scores", current: "Scores") -> None:

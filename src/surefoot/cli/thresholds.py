@@ -10,14 +10,16 @@ import typer
 from surefoot.cli.inputs import (
     IN_MEMORY,
     GroupBy,
+    HeldOut,
     input_files,
     note_one_hot,
     read_or_chunk,
     refuse_missing,
+    refuse_predictions_name,
     refuse_wrong_outputs,
 )
 from surefoot.cli.terminal import echo, echo_written
-from surefoot.errors import InputError
+from surefoot.errors import InputError, require
 from surefoot.io import all_or_none
 from surefoot.text import path_text
 
@@ -49,9 +51,7 @@ Page = Annotated[Path | None, typer.Option(help="Also write a page (HTML) with t
 
 
 def thresholds(
-    val: Annotated[
-        Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
-    ],
+    val: HeldOut,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write the thresholds (JSON).")
     ] = Path("thresholds.json"),
@@ -142,14 +142,10 @@ def thresholds(
 
 
 def _check_options(output: Path, calibration: Path | None, split: float | None) -> None:
-    if output.suffix.lower() in (".npz", ".parquet", ".csv"):
-        raise InputError(
-            f"the thresholds are JSON, and {output} is a file name for predictions; allowed: another ending"
-        )
+    refuse_predictions_name(output, "the thresholds")
     if calibration is not None and split is not None:
         raise InputError("both --calibration and --split; allowed: one of the two")
-    if split is not None and not 0 < split < 1:
-        raise InputError(f"--split is {split:g}; allowed: above 0 and below 1")
+    require(split is None or 0 < split < 1, "--split", split, "above 0 and below 1")
 
 
 def _note_rows(val: "Predictions", calibration: "Calibration | None") -> None:

@@ -28,10 +28,18 @@ from surefoot.deploy.detectors import (
     label_uncertainty,
     mean_change,
 )
-from surefoot.deploy.findings import Finding, coverage_of, difference, shift_of, without_means
+from surefoot.deploy.findings import (
+    Finding,
+    PartFinding,
+    coverage_of,
+    difference,
+    holm,
+    part_findings,
+    shift_of,
+    without_means,
+)
 from surefoot.deploy.groups import Grouped, mean_of, normal_interval, number_of_groups, warn_of_repeated
 from surefoot.deploy.history import AlphaBudget, opened
-from surefoot.deploy.parts import PartFinding, holm, part_findings
 from surefoot.deploy.scores import Keys, Scores, first_rows, scores_of
 from surefoot.deploy.thresholds import Thresholds
 from surefoot.errors import InputError, require
