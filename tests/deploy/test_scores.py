@@ -62,8 +62,10 @@ def shown(result):
     return json.dumps(result.to_dict())
 
 
-@pytest.mark.parametrize("most", [100_000, 1000], ids=["with features and outputs", "without"])
+@pytest.mark.parametrize("most", [100_000, 1000], ids=["few rows", "many rows"])
 def test_the_monitor_reads_files_as_it_reads_predictions(sides, most, monkeypatch):
+    """Of many rows without features, outputs and single labels."""
+    monkeypatch.setattr("surefoot.deploy.scores.MOST_PROBS", most)
     for module in ("detectors", "scores", "monitor"):
         monkeypatch.setattr(f"surefoot.deploy.{module}.MOST_ROWS", most)
     (reference, of_reference), (current, of_current) = sides
@@ -73,6 +75,8 @@ def test_the_monitor_reads_files_as_it_reads_predictions(sides, most, monkeypatc
         check = surefoot.monitor(reference, current, **options)
         assert shown(surefoot.monitor(of_reference, of_current, **options)) == shown(check)
     assert check.unfamiliar[0][0].startswith("row ")
+    compared = {each.name for each in check.findings}
+    assert bool(compared & {"features", "outputs"}) == (most > 1000)
     by_site = [each.grouped_by("site") for each in (reference, current, of_reference, of_current)]
     assert shown(surefoot.monitor(*by_site[2:])) == shown(surefoot.monitor(*by_site[:2]))
 
@@ -125,7 +129,9 @@ def test_what_cannot_be_read_in_chunks_is_refused_in_a_sentence(tmp_path):
     with pytest.raises(InputError, match="unknown column 'sight'"):
         surefoot.monitor(scanned.grouped_by("sight"), rows)
     written(replace(rows, groups=None), tmp_path / "b.parquet")
-    with pytest.raises(InputError, match=r"groups differ: other files True, .*b\.parquet False; must be equal"):
+    with pytest.raises(
+        InputError, match=r"groups differ: other files True, .*b\.parquet False; must be equal"
+    ):
         surefoot.monitor(scan_predictions([tmp_path / "a.parquet", tmp_path / "b.parquet"]), rows)
     five = scan_predictions(written(draw_one_label(90, 5), tmp_path / "five.parquet"))
     with pytest.raises(InputError, match="classes differ: reference 4, current 5; must be equal"):

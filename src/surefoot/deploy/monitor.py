@@ -214,10 +214,15 @@ def _grouping(reference: Scores, current: Scores) -> Callable[[list[Detector]], 
 
 
 def _scores_of_many_labels(reference: Scores, current: Scores) -> list[Detector]:
-    """One score: the mean rank of the labels' uncertainty and of the energy, where there is one."""
-    assert reference.probs is not None
-    assert current.probs is not None
-    detectors = higher("confidence", Ranked.of(*label_uncertainty(reference.probs, current.probs)))[:1]
+    """One score: the mean rank of the labels' uncertainty and of the energy, where there is one.
+
+    Of many rows that of their mean confidence, instead of each label's.
+    """
+    if reference.probs is None or current.probs is None:
+        detectors = higher("confidence", Ranked.of(reference.confidence, current.confidence), -1)
+    else:
+        uncertainty = label_uncertainty(reference.probs, current.probs)
+        detectors = higher("confidence", Ranked.of(*uncertainty))[:1]
     if detectors and _have_energy(reference, current):
         detectors += higher("energy", Ranked.of(reference.novelty["energy"], current.novelty["energy"]))[:1]
         added = np.sum([each.columns / each.columns.std() for each in detectors], axis=0)
@@ -282,9 +287,9 @@ def _unfamiliar(reference: Scores, current: Scores) -> tuple[str, tuple[tuple[st
         name, scores = "1 - confidence", 1 - current.confidence
     else:
         scores = current.novelty[name]
-    least = np.partition(scores, -min(MOST_UNFAMILIAR, len(scores)))[-min(MOST_UNFAMILIAR, len(scores))]
-    rows = np.flatnonzero(scores >= least)
-    most = rows[np.argsort(-scores[rows], kind="stable")][:MOST_UNFAMILIAR].tolist()
+    count = min(MOST_UNFAMILIAR, len(scores))
+    rows = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
+    most = rows[np.argsort(-scores[rows], kind="stable")][:count].tolist()
     ids = most if current.ids is None else current.ids.take(most).to_pylist()
     return name, tuple((str(each), float(scores[row])) for each, row in zip(ids, most, strict=True))
 

@@ -35,6 +35,7 @@ from surefoot.streaming.readers import Part, batch_rows
 from surefoot.streaming.workflow import ScannedPredictions
 
 NUMBERS = 2**18  # logits in a chunk
+MOST_PROBS = 2**24  # probabilities of many labels that are kept of one side, to compare label by label
 Source = Predictions | ScannedPredictions
 Facts = TypeVar("Facts")
 
@@ -249,7 +250,7 @@ class Scores:
     sure_of_labels: Array | None  # many labels: the mean confidence of the same labels
     calibrated: bool
     vectors: Floats | None  # (n, classes): average logits; None of many rows
-    probs: Array | None  # many labels: (n, classes), not calibrated
+    probs: Array | None  # many labels: (n, classes), not calibrated; None of many
     classes: NDArray[np.integer] | None  # the predicted class; None for many labels
     features: Array | None  # None of many rows
     ids: pa.ChunkedArray | None
@@ -314,6 +315,8 @@ def scores_of(
         nonlocal seen
         scores = _scores(arranged(rows), calibration, accepted)
         seen += rows.n
+        if seen * rows.classes > MOST_PROBS:
+            scores = replace(scores, probs=None)
         return scores if seen <= MOST_ROWS else replace(scores, vectors=None, features=None)
 
     return joined(facts_of(source, work))
