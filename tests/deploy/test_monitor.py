@@ -404,11 +404,6 @@ def test_many_labels_are_watched_row_by_row():
     assert check.findings[0].p == pytest.approx(exact.pvalue, abs=0.06)
 
 
-def test_one_row_is_refused():
-    with pytest.raises(InputError, match="the current predictions have 1 row; allowed: two or more"):
-        check_shift(scores_of(draw_one_label()), scores_of(draw_one_label(n=1)), budget=ONLY)
-
-
 def looked(path, **changes):
     rng = np.random.default_rng(6)
     given = {"alpha": 0.05, "reference": "r"} | changes

@@ -13,7 +13,7 @@ from scipy.stats import binomtest
 import surefoot
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
 from surefoot.deploy.groups import split_rows
-from surefoot.deploy.learn_then_test import CANDIDATES, ErrorTest, _ranked_cuts, _start, candidate_cuts
+from surefoot.deploy.learn_then_test import ErrorTest, _ranked_cuts, _start
 from surefoot.deploy.scores import confidences
 from surefoot.deploy.thresholds import (
     Guarantee,
@@ -328,19 +328,6 @@ def test_a_split_is_by_lot_and_loses_no_row():
     assert not np.array_equal(first.ids, split_rows(val, 0.3, seed=2)[0].ids)
     with pytest.raises(InputError, match="leaves a part empty"):
         split_rows(val, 0.001, seed=0)
-
-
-def test_every_twentieth_is_a_candidate():
-    found = choose_thresholds(drawn(792, np.random.default_rng(0), falling), target_error=0.4)
-    shares = [each.share for each in found.candidates]
-    assert len(shares) == CANDIDATES
-    assert np.all(np.array(shares) >= np.arange(1, 21) / 20)
-    assert np.allclose(shares, np.arange(1, 21) / 20, atol=1 / 792)
-
-
-def test_cuts_are_at_every_twentieth_rank_from_the_top():
-    assert candidate_cuts(np.arange(40.0)).tolist() == [*range(37, 0, -2), -np.inf]
-    assert candidate_cuts(np.arange(5.0)).tolist() == [3] * 4 + [2] * 4 + [1] * 4 + [0] * 7 + [-np.inf]
 
 
 def test_each_class_or_group_has_thresholds_of_its_own(tmp_path):

@@ -1,8 +1,10 @@
 """Rows that are not independent, such as the images of one person: whole groups count instead of rows."""
 
+import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -168,6 +170,11 @@ def warn_of_repeated(*given: Mapping[str, pa.ChunkedArray], per: str | None = No
     if column:
         warnings.warn(identity_warning(column), RepeatedRows, stacklevel=4)
     return column
+
+
+def plain(interval: Interval | Proportion) -> dict[str, float | None]:
+    """As plain values; what is undefined or infinite becomes None."""
+    return {name: value if math.isfinite(value) else None for name, value in asdict(interval).items()}
 
 
 def groups_document(groups: int | dict[str, int] | None, repeated: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 from surefoot import __version__
 from surefoot.arguments import checked
 from surefoot.calibrators import calibration_document, calibration_from
-from surefoot.deploy.groups import groups_document
+from surefoot.deploy.groups import groups_document, plain
 from surefoot.deploy.learn_then_test import CANDIDATES, FEW_PER_GROUP, STEPS
 from surefoot.deploy.thresholds import Candidate, Guarantee, Part, Thresholds, Zone
 from surefoot.errors import InputError
@@ -66,7 +66,7 @@ def thresholds_document(
     calibration, documents = thresholds.calibration, {}
     for name, measured in {"val": thresholds.zones, **elsewhere}.items():
         zones_of = {
-            zone: {"share": _proportion_document(values.share), "error": _proportion_document(values.error)}
+            zone: {"share": plain(values.share), "error": plain(values.error)}
             for zone, values in measured.items()
         }
         documents[name] = {
@@ -164,13 +164,6 @@ def _parts_document(thresholds: Thresholds) -> dict[str, Any]:
 
 def _finite(value: float) -> float | None:
     return None if value == math.inf else value
-
-
-def _proportion_document(proportion: Proportion) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in asdict(proportion).items()
-    }
 
 
 def _proportion(document: dict[str, Any]) -> Proportion:
