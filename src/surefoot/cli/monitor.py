@@ -3,6 +3,7 @@
 import json
 import sys
 import warnings
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -92,6 +93,7 @@ def monitor(
 
     def show(checked: Checked) -> None:
         """Draw the page and print the result: if this fails, no check is recorded."""
+        comparing.close()
         _note_novelty(checked.reference, checked.current)
         if output is not None:
             sources = {"reference": path_text(reference), "current": path_text(current)}
@@ -106,7 +108,9 @@ def monitor(
             print_tables([monitor_table(checked.check)])
         sys.stdout.flush()
 
-    with warnings.catch_warnings(action="ignore", category=RepeatedRows):  # they are in the verdict
+    # Warnings are in the verdict.
+    with ExitStack() as comparing, warnings.catch_warnings(action="ignore", category=RepeatedRows):
+        comparing.enter_context(busy(f"comparing {current} with {reference}"))
         check = check_predictions(
             familiar,
             unlabelled,

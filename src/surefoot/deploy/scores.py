@@ -44,10 +44,16 @@ def first_rows(source: Source) -> Predictions:
     """The predictions themselves; of files, rows of the first one that names its classes, if one does."""
     if isinstance(source, Predictions):
         return source
-    first = None
-    for part in {part.path: part for part in reversed(source.parts)}.values():
+    first, seen = None, set()
+    for part in source.parts:
+        if part.path in seen:
+            continue
         rows = next(source.predictions_in(part), None)
-        first = rows if first is None or (rows is not None and rows.class_names is not None) else first
+        if rows is not None:
+            seen.add(part.path)
+            if rows.class_names is not None:
+                return rows
+            first = rows if first is None else first
     if first is None:
         raise InputError("no rows in any of these files; allowed: at least one row")
     return first
@@ -104,7 +110,7 @@ class Keys:
     @property
     def group_of(self) -> Index | None:
         """The group of each row; None where no two rows are of one group."""
-        return None if len(self.values) == len(self.codes) else cast(Index, self.codes)
+        return None if np.bincount(self.codes).max(initial=0) < 2 else cast(Index, self.codes)
 
     def take(self, rows: NDArray[Any]) -> "Keys":
         """Some of the rows."""
@@ -309,17 +315,22 @@ def scores_of(
     arranged: Callable[[Predictions], Predictions] = lambda rows: rows,
 ) -> Scores:
     """The scores that a check compares; `arranged` is applied to the rows first."""
-    seen = 0
+    seen = 0  # by several threads: what one of them has missed is left out in the end
 
     def work(rows: Predictions) -> Scores:
         nonlocal seen
-        scores = _scores(arranged(rows), calibration, accepted)
         seen += rows.n
-        if seen * rows.classes > MOST_PROBS:
-            scores = replace(scores, probs=None)
-        return scores if seen <= MOST_ROWS else replace(scores, vectors=None, features=None)
+        return _limited(_scores(arranged(rows), calibration, accepted), seen)
 
-    return joined(facts_of(source, work))
+    scores = joined(facts_of(source, work))
+    return _limited(scores, scores.n)
+
+
+def _limited(scores: Scores, rows: int) -> Scores:
+    """Without what is not compared of so many rows."""
+    if rows * len(scores.class_names) > MOST_PROBS:
+        scores = replace(scores, probs=None)
+    return scores if rows <= MOST_ROWS else replace(scores, vectors=None, features=None)
 
 
 def _scores(
