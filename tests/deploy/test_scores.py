@@ -168,3 +168,4 @@ def test_keys_are_joined_as_one_column():
     assert not joined.divides_as(Keys.of(np.array([7, 5, 7, 6, 6, 7])))
     assert Keys(pa.array(["x"]), np.zeros(1, np.int32)).group_of is None
     assert whole.take(np.array([0, 2, 4])).group_of.tolist() == [0, 0, 1]  # as many rows as there are values
+    assert whole.take(np.array([3, 1, 0])).names == ["c", "a", "b"]  # the order of the bets in a part

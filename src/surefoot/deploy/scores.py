@@ -87,10 +87,8 @@ class Keys:
     codes: NDArray[np.integer]
 
     @staticmethod
-    def of(column: NDArray[Any] | None) -> "Keys | None":
-        """Of a column, if there is one."""
-        if column is None:
-            return None
+    def of(column: NDArray[Any]) -> "Keys":
+        """Of a column's values."""
         encoded = pa.array(column).dictionary_encode()
         return Keys(encoded.dictionary, encoded.indices.to_numpy(zero_copy_only=False))
 
@@ -113,8 +111,9 @@ class Keys:
         return None if np.bincount(self.codes).max(initial=0) < 2 else cast(Index, self.codes)
 
     def take(self, rows: NDArray[Any]) -> "Keys":
-        """Some of the rows."""
-        return Keys(self.values, self.codes[rows])
+        """Some of the rows, with their values as they first appear among these."""
+        again = Keys.of(self.codes[rows])
+        return Keys(self.values.take(again.values), again.codes)
 
     def rows_of(self, rows: Index) -> list[Index]:
         """Those of the rows that have each value."""
@@ -196,7 +195,7 @@ class Decisions:
             confidence,
             predictions.labels >= 0,
             predicted == predictions.labels,
-            Keys.of(predictions.groups),
+            groups_of(predictions),
             parts,
             identities_of(predictions),
         )
@@ -229,6 +228,11 @@ class Decisions:
         ranking = Ranking.of(confidence)
         facts: tuple[Array, ...] = (np.ones(len(wrong)), wrong, confidence)
         return Curve(*(np.append(0.0, ranking.accumulate(values)) for values in facts))
+
+
+def groups_of(predictions: Predictions) -> Keys | None:
+    """The groups, if there are any."""
+    return None if predictions.groups is None else Keys.of(predictions.groups)
 
 
 def identities_of(predictions: Predictions) -> dict[str, pa.ChunkedArray]:
@@ -359,7 +363,7 @@ def _scores(
         features=None if predictions.features is None else predictions.features.astype(np.float64),
         ids=None if predictions.ids is None else pa.chunked_array([pa.array(predictions.ids)]),
         identities=identities_of(predictions),
-        groups=Keys.of(predictions.groups),
+        groups=groups_of(predictions),
         class_names=class_names_of(predictions),
     )
 
