@@ -8,7 +8,7 @@ import pytest
 
 from surefoot import InputError, evaluate, fit_temperature, scan_predictions, write_predictions
 from surefoot.evaluation.bootstrap import Draw, resampled
-from surefoot.evaluation.compare import compare
+from surefoot.evaluation.compare import compare_methods as compare
 from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.metrics import METRICS, ROOT, Metric
 from surefoot.metrics.selective import grows_with_errors

@@ -9,7 +9,8 @@ import pytest
 from scipy import stats
 
 from surefoot import InputError, Predictions
-from surefoot.evaluation.compare import compare, comparison_from_scores
+from surefoot.evaluation.compare import compare_methods as compare
+from surefoot.evaluation.compare import comparison_from_scores
 from surefoot.evaluation.comparison import MethodRun, MethodRuns, RunScore
 from surefoot.metrics import METRICS
 from surefoot.report.comparison import (

@@ -138,9 +138,8 @@ def histogram(lowest: float, *runs: Outcomes) -> Histogram:
     return Histogram(_numbers(edges), _numbers(counts / max(1, counts.sum())))
 
 
-def risk_coverage(outcomes: Outcomes) -> RiskCoverage:
+def risk_coverage(curve: Curve) -> RiskCoverage:
     """The risk-coverage curve at evenly spread knots, from none (the first run's risk) to full coverage."""
-    curve = outcomes.pooled_curve
     if not curve.total:
         return RiskCoverage((), ())
     knots = np.unique(np.searchsorted(curve.mass[1:], np.linspace(0, curve.total, CURVE_POINTS)[1:])) + 1
@@ -361,5 +360,5 @@ def _run_curve(run: MethodRun, temperatures: Numbers) -> tuple[list[list[float]]
 
 def risk_curves(runs: Sequence[Outcomes]) -> NDArray[np.float64]:
     """(runs, coverages): the risk of each run at each of COVERAGES; of those with a known label."""
-    curves = [risk_coverage(outcomes) for outcomes in runs if outcomes.total]
+    curves = [risk_coverage(outcomes.pooled_curve) for outcomes in runs if outcomes.total]
     return np.asarray([np.interp(COVERAGES, curve.coverage, curve.risk) for curve in curves])

@@ -72,16 +72,21 @@ def read_predictions(
 
 def _joined(parts: dict[str, Predictions]) -> Predictions:
     """The rows of all files as one; a further column is empty in the rows of files without it."""
-    refuse_other_classifier(parts)
+    refuse_other_columns(parts)
     given = list(parts.values())
+    names = next((part.class_names for part in given if part.class_names is not None), None)
+    return replace(concatenated(given), class_names=names, attributes=_joined_attributes(given))
+
+
+def refuse_other_columns(parts: Mapping[str, Predictions]) -> None:
+    """Raise if predictions, by the name of their file, cannot be parts of the same."""
+    refuse_other_classifier(parts)
     facts = {file: (part.members, _width(part), part.groups is not None) for file, part in parts.items()}
     first, expected = next(iter(facts.items()))
     for file, got in facts.items():
         for what, one, other in zip(("members", "features", "groups"), expected, got, strict=True):
             if one != other:
                 raise InputError(f"{what} differ: {first} {one}, {file} {other}; must be equal")
-    names = next((part.class_names for part in given if part.class_names is not None), None)
-    return replace(concatenated(given), class_names=names, attributes=_joined_attributes(given))
 
 
 def _width(predictions: Predictions) -> int:

@@ -12,16 +12,19 @@ from numpy.typing import NDArray
 from surefoot.errors import InputError
 from surefoot.io import refuse_special
 from surefoot.predictions.columns import needed_columns, read_rows, usable_rows
+from surefoot.predictions.files import from_tables
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.logits import Whole
 from surefoot.predictions.paths import STREAMED
-from surefoot.predictions.tables import arrow_file, decoding, refuse_announced, tables_in
+from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.tables import Select, arrow_file, decoding, refuse_announced, tables_in
 from surefoot.predictions.validate import check_predictions
 
 PART_BYTES = 2**22  # row groups are joined into a part until it has this many,
 MOST_PARTS = 256  # or a share of the file, whose list of row groups is read for each part
 NUMBERS = 2**20  # logits in a batch, which stays in the cache while it is decoded and read
 MOST_ROWS = 2**17  # rows in a batch
+FIRST_ROWS = 1024  # of a file, that show its shape
 IN_MEMORY = "all rows in memory (read_predictions in Python, --no-stream)"
 
 
@@ -87,7 +90,7 @@ def shape_of(parts: Sequence[Part]) -> Shape:
     shapes: dict[str, Shape] = {}
     for part in parts:
         if part.path not in shapes:
-            for table, start in _tables(part, 1024):
+            for table, start in _tables(part, FIRST_ROWS):
                 shapes[part.path] = _read(part, table, start)[1]
                 break
         if part.path in shapes and shapes[part.path].class_names is not None:
@@ -100,8 +103,7 @@ def shape_of(parts: Sequence[Part]) -> Shape:
 
 def batches(part: Part, shape: Shape, *, numbers: int = NUMBERS) -> Iterator[Batch]:
     """The rows of a part in batches of so many logits; each is validated and must have this shape."""
-    rows = max(1, min(MOST_ROWS, numbers // (shape.classes * shape.members)))
-    for table, start in _tables(part, rows):
+    for table, start in _tables(part, batch_rows(shape, numbers)):
         batch, own = _read(part, table, start)
         refuse_other_classifier({"other files": shape, part.path: own})
         if own.members != shape.members:
@@ -109,6 +111,21 @@ def batches(part: Part, shape: Shape, *, numbers: int = NUMBERS) -> Iterator[Bat
                 f"members differ: other files {shape.members}, {part.path} {own.members}; must be equal"
             )
         yield batch
+
+
+def predictions_in(
+    part: Part, unlabelled: LabelKind | None = None, *, rows: int = FIRST_ROWS
+) -> Iterator[Predictions]:
+    """The rows of a part with all their columns, so many at a time; without labels only of a given kind."""
+    for table, start in _tables(part, rows, labelled=unlabelled is None, select=list):
+        with _naming(f"{part.path}, rows counted from {start:,}" if start else part.path), decoding("data"):
+            predictions = from_tables([table], table.num_rows, unlabelled)
+        yield predictions
+
+
+def batch_rows(shape: Shape | Predictions, numbers: int = NUMBERS) -> int:
+    """The rows of a batch of so many logits."""
+    return max(1, min(MOST_ROWS, numbers // (shape.classes * shape.members)))
 
 
 def _row_groups(file: Path) -> list[Part]:
@@ -129,10 +146,12 @@ def _row_groups(file: Path) -> list[Part]:
     return parts
 
 
-def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
+def _tables(
+    part: Part, rows: int, *, labelled: bool = True, select: Select = needed_columns
+) -> Iterator[tuple[pa.Table, int]]:
     """Tables of at most so many rows, and the row of the file at which each begins; none is empty."""
     start = part.first
-    tables = tables_in(part.path, rows, groups=part.groups or None, select=needed_columns)
+    tables = tables_in(part.path, rows, groups=part.groups or None, select=select)
     while True:
         with _naming(part.path):
             table = next(tables, None)
@@ -140,7 +159,7 @@ def _tables(part: Part, rows: int) -> Iterator[tuple[pa.Table, int]]:
             return
         for offset in range(0, table.num_rows, rows):
             with _naming(part.path):
-                usable = usable_rows(table.slice(offset, rows), labelled=True)
+                usable = usable_rows(table.slice(offset, rows), labelled=labelled)
             if usable.num_rows:
                 yield usable, start + offset
         start += table.num_rows

@@ -19,7 +19,8 @@ from surefoot.deploy.groups import groups_document, repeated_sentences
 from surefoot.deploy.monitor import Check
 from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
 from surefoot.deploy.sets import Sets, sets_document
-from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone, thresholds_document
+from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
+from surefoot.deploy.thresholds_file import thresholds_document
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import Evaluation, Score, evaluation_document
 from surefoot.experiments.changes import ExperimentChange
