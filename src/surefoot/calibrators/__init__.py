@@ -246,11 +246,11 @@ def calibration_document(calibration: Calibration | None) -> dict[str, Any]:
 def calibration_from(document: dict[str, Any]) -> Calibration:
     """From plain values; ValueError, KeyError, TypeError or AttributeError if they are wrong."""
     if document.get("format", FORMAT) != FORMAT:
-        raise ValueError(f"format {document['format']!r} is not one this version reads; allowed: {FORMAT}")
+        raise InputError(f"format {document['format']!r} is not one this version reads; allowed: {FORMAT}")
     readers = {calibrator.kind: calibrator.read for calibrator in CALIBRATORS}
     kind = document.get("kind")
     if kind not in readers:
-        raise ValueError(f"kind is {kind!r}; allowed: {', '.join(readers)}")
+        raise InputError(f"kind is {kind!r}; allowed: {', '.join(readers)}")
     lowest = document.get("lowest_probability")
     return replace(
         readers[kind](document),

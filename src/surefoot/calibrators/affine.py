@@ -60,7 +60,7 @@ class Affine(Calibration):
         super().__post_init__()
         rows = 1 if self.is_diagonal else self.classes
         if len(self.weights) != rows:
-            raise ValueError(f"weights are not a list of {rows} rows")
+            raise InputError(f"weights are not a list of {rows} rows")
         for name, numbers in (*(("weights", row) for row in self.weights), ("bias", self.bias)):
             require_numbers(name, numbers, count=self.classes)
         require_numbers("regularisation", [self.regularisation], least=0)

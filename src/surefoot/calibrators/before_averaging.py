@@ -24,7 +24,7 @@ from surefoot.calibrators.search import (
     search_bounds,
 )
 from surefoot.calibrators.temperature import Temperature, fit_temperature, interval_factor, only_labelled
-from surefoot.errors import is_whole
+from surefoot.errors import InputError, is_whole
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import spans
 
@@ -48,9 +48,9 @@ class TemperatureBeforeAveraging(Temperature):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not is_whole(self.members, least=1):
-            raise ValueError(f"members is {self.members!r}; allowed: a whole number from 1")
+            raise InputError(f"members is {self.members!r}; allowed: a whole number from 1")
         if self.declined is not None:
-            raise ValueError(f"declined is {self.declined}; allowed: none for this kind")
+            raise InputError(f"declined is {self.declined}; allowed: none for this kind")
 
     @property
     def needs_members(self) -> int:

@@ -57,7 +57,7 @@ class BudgetTemperature(SingleTemperature):
         if has_limit != (self.budget == SURPLUS):
             which = "with" if has_limit else "without"
             allowed = f"allowed: {SURPLUS!r} with one, a number without"
-            raise ValueError(f"budget is {self.budget!r} {which} an nll_limit; {allowed}")
+            raise InputError(f"budget is {self.budget!r} {which} an nll_limit; {allowed}")
         limit = {} if self.nll_limit is None else {"nll_limit": self.nll_limit}
         for name, nll in ({"nll_best": self.nll_best, "nll_used": self.nll_used} | limit).items():
             require_numbers(name, [nll], least=0)

@@ -113,10 +113,10 @@ class Calibration(Result, ABC):
         """Raise ValueError for values that no fit gives: they may come from a file."""
         if self.lowest_probability is not None and not 0 < self.lowest_probability < 0.5:
             allowed = "allowed: a number above 0 and below 0.5"
-            raise ValueError(f"lowest_probability is {self.lowest_probability}; {allowed}")
+            raise InputError(f"lowest_probability is {self.lowest_probability}; {allowed}")
         if self.class_names is not None and len(self.class_names) != self.classes:
             names = f"{len(self.class_names)} class names for {self.classes} classes"
-            raise ValueError(f"{names}; the numbers must be equal")
+            raise InputError(f"{names}; the numbers must be equal")
 
     @abstractmethod
     def apply(self, predictions: "Predictions") -> "Predictions":
@@ -241,7 +241,7 @@ def _read(name: str, value: Any, hint: Any) -> Any:
     options = [each for each in get_args(hint) if each is not type(None)]
     if get_origin(hint) is tuple:
         if not isinstance(value, list):
-            raise ValueError(f"{name} are not a list")
+            raise InputError(f"{name} are not a list")
         return tuple(_read(name, each, options[0]) for each in value)
     if options:  # or None, or text
         is_other = value is None or (str in options and isinstance(value, str))
@@ -249,7 +249,7 @@ def _read(name: str, value: Any, hint: Any) -> Any:
     if issubclass(hint, Calibration | Evidence):
         return hint.from_dict(value)
     if hint is int and not is_whole(value, least=0):
-        raise ValueError(f"{name} is {value!r}; allowed: a whole number")
+        raise InputError(f"{name} is {value!r}; allowed: a whole number")
     return hint(value)
 
 
@@ -258,11 +258,11 @@ def require_numbers(
 ) -> None:
     """Raise ValueError unless there are so many, all finite and at least so large."""
     if count not in (None, len(values)):
-        raise ValueError(f"{name} are not a list of {count} numbers")
+        raise InputError(f"{name} are not a list of {count} numbers")
     allowed = {-math.inf: "finite numbers", 0: "a number from 0"}.get(least, "a positive number")
     for value in values:
         if not (math.isfinite(value) and value >= least):
-            raise ValueError(f"{name} is {value}; allowed: {allowed}")
+            raise InputError(f"{name} is {value}; allowed: {allowed}")
 
 
 def data_facts(rows: "Predictions") -> dict[str, Any]:

@@ -11,6 +11,7 @@ from surefoot.calibrators.calibration import require_numbers
 from surefoot.calibrators.declaration import Calibrator, Option
 from surefoot.calibrators.one_vs_rest import OneVsRest, curve_count, curve_data, curve_facts
 from surefoot.calibrators.temperature import WEIGHTS
+from surefoot.errors import InputError
 from surefoot.predictions.outcomes import Array
 
 if TYPE_CHECKING:
@@ -33,14 +34,14 @@ class Pieces(OneVsRest):
         super().__post_init__()
         count = curve_count(self.label_kind, self.classes)
         if (len(self.scores), len(self.probabilities)) != (count, count):
-            raise ValueError(f"scores and probabilities are not lists of {count} curves")
+            raise InputError(f"scores and probabilities are not lists of {count} curves")
         for curve, values in zip(self.scores, self.probabilities, strict=True):
             require_numbers("scores", curve)
             require_numbers("probabilities", values, count=len(curve))
             if not curve or np.any(np.diff(curve) < 0):
-                raise ValueError("scores fall, or a curve has none")
+                raise InputError("scores fall, or a curve has none")
             if not all(0 < value < 1 for value in values):
-                raise ValueError("probabilities are not all above 0 and below 1")
+                raise InputError("probabilities are not all above 0 and below 1")
 
     @classmethod
     def of_points(

@@ -91,7 +91,7 @@ class Temperature(SingleTemperature):
         has_reason = self.declined < 1 or self.is_unknown or self.ece_declined is not None
         if self.temperature != 1 or not has_reason:
             allowed = "allowed: 1, and a T below 1 or one whose interval spans orders of magnitude"
-            raise ValueError(f"temperature is {self.temperature} and {self.declined} was declined; {allowed}")
+            raise InputError(f"temperature is {self.temperature} and {self.declined} was declined; {allowed}")
 
     @property
     def is_unknown(self) -> bool:
@@ -221,7 +221,7 @@ class MemberTemperatures(Calibration):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.members:
-            raise ValueError("members are empty; allowed: one or more")
+            raise InputError("members are empty; allowed: one or more")
 
     @property
     def needs_members(self) -> int:

@@ -255,6 +255,7 @@ def choose_thresholds(
     first = first_rows(val)
     if calibration is not None:
         first = with_classes(first, calibration.class_names, "the calibration")
+        val = first if isinstance(val, Predictions) else val
     in_one_order({"val": first, **{name: first_rows(source) for name, source in given.items()}})
     guarantee = Guarantee(target_error, reject_error, level)
     nothing = _nothing_accepted(first, guarantee, calibration, for_class, per)
