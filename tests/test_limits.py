@@ -6,7 +6,7 @@ import pytest
 
 from surefoot import InputError, Predictions, calibrators, intervals, novelty
 from surefoot.calibrators import budget, temperature
-from surefoot.deploy import decision, monitor, thresholds, thresholds_file
+from surefoot.deploy import decision, learn_then_test, monitor, thresholds, thresholds_file
 from surefoot.evaluation import RESAMPLES, bootstrap, compare, comparison, evaluate
 from surefoot.experiments import changes
 from surefoot.metrics import accumulate, calibration, cells
@@ -33,7 +33,7 @@ VALUES = {
     "the budget": (budget.BUDGET.default, 0.02),
     "the format of calibrations": (calibrators.FORMAT, 1),
     "the format of thresholds": (thresholds_file.FORMAT, 1),
-    "candidate thresholds": (thresholds.CANDIDATES, 20),
+    "candidate thresholds": (learn_then_test.CANDIDATES, 20),
     "errors that are accepted, rejected": ((thresholds.TARGET_ERROR, thresholds.REJECT_ERROR), (0.01, 0.5)),
     "the level of a guarantee": (thresholds.LEVEL, 0.95),
     "familiar samples called familiar": (decision.SHARE, 0.95),
