@@ -22,7 +22,7 @@ from surefoot.deploy.history import AlphaBudget
 from surefoot.deploy.monitor import check_shift
 from surefoot.deploy.scores import scores_of
 from surefoot.deploy.thresholds import choose_thresholds
-from surefoot.evaluation.compare import compare_methods as compare
+from surefoot.evaluation.compare import compare_runs as compare
 from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.accumulate import Request, accumulate

@@ -61,7 +61,7 @@ def test_values_are_those_documented(name):
     [
         evaluate.evaluate,
         evaluate.paired_differences,
-        compare.compare,
+        compare.compare_runs,
         changes.changes,
     ],
     ids=lambda function: f"{function.__module__}.{function.__name__}",

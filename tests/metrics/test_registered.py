@@ -8,7 +8,7 @@ import pytest
 
 from surefoot import InputError, evaluate, fit_temperature, scan_predictions, write_predictions
 from surefoot.evaluation.bootstrap import Draw, resampled
-from surefoot.evaluation.compare import compare_methods as compare
+from surefoot.evaluation.compare import compare_runs
 from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.metrics import METRICS, ROOT, Metric
 from surefoot.metrics.selective import grows_with_errors
@@ -131,7 +131,7 @@ def test_they_are_compared():
         MethodRuns(name, name, (MethodRun.of_sides(0, ONE.with_logits(t * ONE.logits)),))
         for name, t in (("a", 1), ("b", 0.5))
     ]
-    comparison = compare(runs, ADDED, resamples=50, baseline="a")
+    comparison = compare_runs(runs, ADDED, resamples=50, baseline="a")
     for metric in ADDED:
         cell = comparison.method("b").cells["familiar", metric.name]
         assert cell.mean == metric.function(runs[1].runs[0].after[Split.TEST_FAMILIAR])
