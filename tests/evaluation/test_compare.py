@@ -8,8 +8,7 @@ from scipy import optimize, stats
 from surefoot import InputError, Predictions
 from surefoot.evaluation import compare as compared
 from surefoot.evaluation import differences
-from surefoot.evaluation.compare import BEST_T, HEADLINE
-from surefoot.evaluation.compare import compare_runs
+from surefoot.evaluation.compare import BEST_T, HEADLINE, compare_runs
 from surefoot.evaluation.comparison import Difference, Mark, MethodRun, MethodRuns, RunScore, summary
 from surefoot.evaluation.evaluate import paired_differences
 from surefoot.intervals import UNKNOWN, StandardError, centred_interval, clopper_pearson, few_samples_factor

@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from surefoot import InputError, Predictions
-from surefoot.evaluation.compare import compare_runs
-from surefoot.evaluation.compare import comparison_from_scores
+from surefoot.evaluation.compare import compare_runs, comparison_from_scores
 from surefoot.evaluation.comparison import MethodRun, MethodRuns, RunScore
 from surefoot.metrics import METRICS
 from surefoot.report.comparison import (
