@@ -18,8 +18,10 @@ import numpy as np
 from scipy.special import ndtr
 
 from surefoot import Predictions
+from surefoot.deploy.history import AlphaBudget
 from surefoot.deploy.learn_then_test import ErrorTest, valid_cuts
-from surefoot.deploy.monitor import AlphaBudget, Scores, check_shift, scores_of
+from surefoot.deploy.monitor import check_shift
+from surefoot.deploy.scores import Scores, scores_of
 from surefoot.deploy.sets import choose_sets
 from surefoot.intervals import Proportion
 

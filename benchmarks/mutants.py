@@ -67,10 +67,11 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tasks": (("tasks/split.py",), ("tasks/test_partition.py", "tasks/test_manifest.py")),
     "novelty": (("novelty.py",), ("novelty/test_*.py",)),
     "thresholds": (
-        ("deploy/decision.py", "deploy/monitor.py", "deploy/thresholds.py"),
+        ("deploy/decision.py", "deploy/monitor.py", "deploy/scores.py", "deploy/thresholds.py"),
         (
             "deploy/test_decision.py",
             "deploy/test_monitor.py",
+            "deploy/test_scores.py",
             "deploy/test_thresholds.py",
             "cli/test_watch.py",
         ),

@@ -38,7 +38,16 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 OPPOSITES = {"min": "max", "minimum": "maximum", "any": "all", "floor": "ceil", "amin": "amax", "sum": "max"}
 OPPOSITES |= {new: old for old, new in OPPOSITES.items() if old != "sum"}
 CHUNKS = {"AT_ONCE", "DRAWN_AT_ONCE", "NUMBERS_AT_ONCE", "QUERIES_AT_ONCE", "REFERENCES_AT_ONCE"}
-CHUNKS |= {"ROWS_WITH_GRADIENTS", "FEW_CLASSES", "PART_BYTES", "NUMBERS", "MOST_ROWS", "READ_AHEAD"}
+CHUNKS |= {
+    "ROWS_WITH_GRADIENTS",
+    "FEW_CLASSES",
+    "PART_BYTES",
+    "NUMBERS",
+    "MOST_ROWS",
+    "COLUMN_BUFFER",
+    "CSV_BLOCK",
+    "STEPS_AT_ONCE",
+}
 SEARCH = {"FEWEST_ROWS", "MORE", "MANY_ROWS", "STEPS", "EXACT", "CLOSE", "LOOSE", "ROUGH"}
 SEARCH |= {"PILOT_NUMBERS", "PILOT_PARTS", "LOGITS_ON_THE_GRID"}
 NOISE = {"LEAST_GAIN", "SAME", "ABOVE_ONE", "LEAST_RANGE"}

@@ -18,9 +18,11 @@ import pyarrow.parquet
 
 from surefoot import Predictions, evaluate, scan_predictions
 from surefoot.calibrators import CALIBRATORS
-from surefoot.deploy.monitor import AlphaBudget, check_shift, scores_of
-from surefoot.deploy.thresholds import Guarantee, choose_thresholds
-from surefoot.evaluation.compare import compare
+from surefoot.deploy.history import AlphaBudget
+from surefoot.deploy.monitor import check_shift
+from surefoot.deploy.scores import scores_of
+from surefoot.deploy.thresholds import choose_thresholds
+from surefoot.evaluation.compare import compare_runs as compare
 from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.accumulate import Request, accumulate
@@ -226,7 +228,7 @@ def _accumulate(data: Callable[[int], Predictions], size: int) -> Work:
 
 
 def _thresholds(data: Callable[[int], Predictions], size: int) -> Work:
-    return partial(choose_thresholds, data(size), Guarantee(target_error=0.3))
+    return partial(choose_thresholds, data(size), target_error=0.3)
 
 
 def _scores(data: Callable[[int], Predictions], size: int) -> Work:

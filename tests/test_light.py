@@ -17,8 +17,8 @@ CORE = ("predictions", "metrics", "calibrators", "evaluation", "plots")
 MODULES = (
     *("errors", "intervals", "io", "results", "runtime", "sklearn", "text"),
     *("deploy.thresholds", "deploy.sets", "deploy.monitor", "deploy.monitor_text", "deploy.detectors"),
-    *("deploy.history", "deploy.accuracy", "deploy.learn_then_test", "deploy.decision", "deploy.workflow"),
-    *("deploy.parts", "deploy.scikit"),
+    *("deploy.history", "deploy.scores", "deploy.thresholds_file", "deploy.learn_then_test"),
+    *("deploy.decision", "deploy.findings", "deploy.scikit"),
 )
 
 

@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from surefoot import InputError, Predictions, calibrators, intervals, novelty
-from surefoot.calibrators import options, temperature
-from surefoot.deploy import decision, monitor, thresholds
+from surefoot.calibrators import budget, temperature
+from surefoot.deploy import decision, learn_then_test, monitor, thresholds, thresholds_file
 from surefoot.evaluation import RESAMPLES, bootstrap, compare, comparison, evaluate
 from surefoot.experiments import changes
 from surefoot.metrics import accumulate, calibration, cells
@@ -30,10 +30,10 @@ VALUES = {
     "few rows for a fit": (temperature.FEW_ROWS, 200),
     "an ECE that became much worse": (temperature.MUCH_WORSE, 0.05),
     "a wide interval of T": (temperature.WIDE, 1.5),
-    "the budget": (options.BUDGET.default, 0.02),
+    "the budget": (budget.BUDGET.default, 0.02),
     "the format of calibrations": (calibrators.FORMAT, 1),
-    "the format of thresholds": (thresholds.FORMAT, 1),
-    "candidate thresholds": (thresholds.CANDIDATES, 20),
+    "the format of thresholds": (thresholds_file.FORMAT, 1),
+    "candidate thresholds": (learn_then_test.CANDIDATES, 20),
     "errors that are accepted, rejected": ((thresholds.TARGET_ERROR, thresholds.REJECT_ERROR), (0.01, 0.5)),
     "the level of a guarantee": (thresholds.LEVEL, 0.95),
     "familiar samples called familiar": (decision.SHARE, 0.95),
@@ -61,7 +61,7 @@ def test_values_are_those_documented(name):
     [
         evaluate.evaluate,
         evaluate.paired_differences,
-        compare.compare,
+        compare.compare_runs,
         changes.changes,
     ],
     ids=lambda function: f"{function.__module__}.{function.__name__}",

@@ -172,6 +172,19 @@ def test_every_public_function_has_an_example():
                 assert ">>>" in getattr(home, name).__doc__, name
 
 
+def test_every_public_function_is_defined_once():
+    """Commands are called as their functions."""
+    homes = {}
+    for path in SOURCE.rglob("*.py"):
+        if path.parent.name != "cli":
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.FunctionDef):
+                    homes.setdefault(node.name, set()).add(module_name(path))
+    functions = [name for name in surefoot.__all__ if inspect.isfunction(getattr(surefoot, name))]
+    assert len(functions) > 15
+    assert {name: homes[name] for name in functions if len(homes[name]) > 1} == {}
+
+
 def test_metrics_are_there_without_asking_twice():
     code = (
         "import surefoot; surefoot.sklearn.TemperatureScaledClassifier; print(surefoot.metrics.nll.__name__)"

@@ -125,8 +125,8 @@ def options(name: str, command: click.Command) -> str:
 
 def _options_table(command: click.Command) -> str:
     rows = []
-    for each in command.params:
-        if getattr(each, "hidden", False):
+    for each in command.get_params(click.Context(command)):
+        if getattr(each, "hidden", False) or each.name == "help":
             continue
         if each.param_type_name == "argument":
             names = f"`{(each.name or '').upper()}`"

@@ -20,7 +20,7 @@ half_sure = surefoot.Metric(
 )
 
 
-# A calibrator: its `fit` takes validation predictions and returns a Calibration.
+# A calibrator: its `fit` takes validation predictions and returns a Calibration, whose fields are in files.
 @dataclass(frozen=True, kw_only=True)
 class Doubled(surefoot.Calibration):
     """Twice the best temperature."""
@@ -28,9 +28,6 @@ class Doubled(surefoot.Calibration):
     kind: ClassVar[str] = "doubled"
 
     temperature: float
-    n: int
-    label_kind: LabelKind
-    classes: int
 
     @property
     def temperatures(self):
@@ -41,16 +38,6 @@ class Doubled(surefoot.Calibration):
 
     def parameters(self):
         return {"T": [self.temperature]}
-
-    @classmethod
-    def from_dict(cls, document):
-        kind = LabelKind(document["label_kind"])
-        return cls(
-            temperature=float(document["temperature"]),
-            n=int(document["n"]),
-            label_kind=kind,
-            classes=int(document["classes"]),
-        )
 
 
 def fit_doubled(val):

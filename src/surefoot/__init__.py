@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from surefoot.deploy.bundle import Bundle, load_bundle
     from surefoot.deploy.calibrate import calibrate, predictions_of
     from surefoot.deploy.model import Calibrated, Ensemble
-    from surefoot.deploy.monitor import Check
+    from surefoot.deploy.monitor import Check, monitor
     from surefoot.deploy.sets import Sets, choose_sets
-    from surefoot.deploy.thresholds import Thresholds, Unreachable, load_thresholds, save_thresholds
-    from surefoot.deploy.workflow import choose_thresholds, monitor
+    from surefoot.deploy.thresholds import Thresholds, Unreachable, choose_thresholds
+    from surefoot.deploy.thresholds_file import load_thresholds, save_thresholds
     from surefoot.errors import InputError
     from surefoot.evaluation.evaluate import evaluate, paired_differences
     from surefoot.evaluation.scores import Evaluation
@@ -69,7 +69,7 @@ _HOMES = {
     "Variant": "surefoot.variants",
     "calibrate": "surefoot.deploy.calibrate",
     "choose_sets": "surefoot.deploy.sets",
-    "choose_thresholds": "surefoot.deploy.workflow",
+    "choose_thresholds": "surefoot.deploy.thresholds",
     "compare": "surefoot.experiments.workflow",
     "evaluate": "surefoot.evaluation.evaluate",
     "fit_calibration": "surefoot.calibrators",
@@ -78,9 +78,9 @@ _HOMES = {
     "load_bundle": "surefoot.deploy.bundle",
     "load_calibration": "surefoot.calibrators",
     "load_study": "surefoot.experiments.workflow",
-    "load_thresholds": "surefoot.deploy.thresholds",
+    "load_thresholds": "surefoot.deploy.thresholds_file",
     "metrics": "surefoot.metrics",
-    "monitor": "surefoot.deploy.workflow",
+    "monitor": "surefoot.deploy.monitor",
     "paired_differences": "surefoot.evaluation.evaluate",
     "plots": "surefoot.plots",
     "predictions_of": "surefoot.deploy.calibrate",
@@ -88,7 +88,7 @@ _HOMES = {
     "register": "surefoot.extend",
     "run": "surefoot.experiments.workflow",
     "save_calibration": "surefoot.calibrators",
-    "save_thresholds": "surefoot.deploy.thresholds",
+    "save_thresholds": "surefoot.deploy.thresholds_file",
     "scan_predictions": "surefoot.predictions.scanned",
     "sklearn": "surefoot.sklearn",  # not in __all__: it needs scikit-learn, an extra
     "write_predictions": "surefoot.predictions.files",

@@ -230,21 +230,14 @@ def _exact_sign_flip(values: NDArray[np.float64]) -> float:
 
 
 def _drawn_sign_flips(totals: NDArray[np.float64], seed: int) -> list[float]:
-    """By random changes of sign, of (groups, tests); in float64 again where float32 could decide wrongly."""
+    """By random changes of sign, of (groups, tests)."""
     groups, tests = totals.shape
     rng, left, reached = np.random.default_rng(seed), FLIPS, np.ones(tests, dtype=np.int64)
-    scale = np.abs(totals).max(axis=0)
-    scaled, limit = totals / scale, np.abs((totals / scale).sum(axis=0)) * ROUNDED
-    rounding = groups * np.finfo(np.float32).eps * np.abs(scaled).sum(axis=0)
-    single = scaled.astype(np.float32)
+    limit = np.abs(totals.sum(axis=0)) * ROUNDED
     while left:
         step = min(left, max(1, FLIPPED_AT_ONCE // groups))
-        signs = (rng.integers(2, size=(step, groups), dtype=np.int8) * 2 - 1).astype(np.float32)
-        sums = np.abs(signs @ single).astype(np.float64)
-        for test in range(tests):
-            doubt = np.abs(sums[:, test] - limit[test]) <= rounding[test]
-            sums[doubt, test] = np.abs(signs[doubt] @ scaled[:, test])
-        reached += (sums >= limit).sum(axis=0)
+        signs = rng.integers(2, size=(step, groups), dtype=np.int8) * 2.0 - 1.0
+        reached += (np.abs(signs @ totals) >= limit).sum(axis=0)
         left -= step
     return [float(count) / (FLIPS + 1) for count in reached]
 

@@ -118,7 +118,7 @@ _WAITING: ContextVar[_Waiting | None] = ContextVar("_WAITING", default=None)
 
 @contextmanager
 def all_or_none() -> Iterator[None]:
-    """What is written inside with `replacing` takes its place at the end: every file, or none on an error.
+    """What is written inside with `replacing` takes its place at the end, or nothing does on an error inside.
 
     Folders that `make_folder` made inside are removed on an error.
     """
@@ -181,10 +181,9 @@ def _unused_name(target: Path, ending: str = "") -> Path:
 
 
 def _put_in_place(outputs: Sequence[_Output]) -> None:
-    """Give every file its name, what may fail first; if one cannot have it, the others are as before."""
-    files = [output for output in outputs if output.sink is None]
-    replaced: list[tuple[Path, Path | None]] = []  # a target, and the file that it was
+    """Give every file its name, after everything that may fail: a full disk, a pipe without a reader."""
     path: str | Path = ""
+    files = [output for output in outputs if output.sink is None]
     try:
         for output in files:
             path = output.path
@@ -197,28 +196,9 @@ def _put_in_place(outputs: Sequence[_Output]) -> None:
                 output.temporary.unlink()
         for output in files:
             path = output.path
-            before = _second_name(output.target) if output is not files[-1] else None
             output.temporary.replace(output.target)
-            replaced.append((output.target, before))
     except OSError as error:
-        for target, before in reversed(replaced):
-            target.unlink() if before is None else before.replace(target)
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    for _, before in replaced:
-        if before is not None:
-            before.unlink()
-
-
-def _second_name(target: Path) -> Path | None:
-    """Another name of a file that exists, until its replacement is certain."""
-    if not target.exists():
-        return None
-    before = _unused_name(target)
-    try:
-        before.hardlink_to(target)
-    except OSError:  # a file system without links
-        shutil.copy2(target, before)
-    return before
 
 
 def _opened_pipe(target: Path) -> BinaryIO:

@@ -2,28 +2,21 @@
 
 import hashlib
 import os
-import signal
 import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Barrier, local
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
+from typing import Any, TypeVar
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 MOST_WORKERS = 8  # more would wait for Python's lock
-MOST_NUMBERS = 2**15  # of two bytes each, that a pipe holds
 NUMBERS_TO_SHARE = 2**20  # on fewer, several workers are no faster than one
-NUMBERS_TO_WAIT = 2**25  # on fewer, a worker that has to wait for a core costs more than it saves
-RUNNING = "/proc/loadavg"  # the fourth number is how many threads are running, or would like to
 NUMBERS_TO_DIVIDE = 2**15  # torch runs an operation on fewer numbers on one thread (its GRAIN_SIZE)
 
 
@@ -100,7 +93,7 @@ def in_parallel(
     workers = worker_count()
     if workers == 1 or (numbers is not None and numbers < NUMBERS_TO_DIVIDE):
         return [work(part) for part in parts]
-    if len(parts) == 1 or (numbers is not None and not _is_worth_sharing(numbers)):
+    if len(parts) == 1 or (numbers is not None and numbers < NUMBERS_TO_SHARE):
         with one_thread():
             return [work(part) for part in parts]
     left = deque(enumerate(parts))
@@ -126,18 +119,6 @@ def in_parallel(
     return [results[index] for index in range(len(parts))]
 
 
-def _is_worth_sharing(numbers: int) -> bool:
-    """Whether several workers are faster on so many numbers."""
-    if numbers < NUMBERS_TO_SHARE or numbers >= NUMBERS_TO_WAIT:
-        return numbers >= NUMBERS_TO_SHARE
-    try:
-        with open(RUNNING, "rb") as file:  # noqa: PTH123 # a Path takes longer
-            running = int(file.read().split()[3].split(b"/")[0])  # of all processes, this thread included
-    except (OSError, ValueError, IndexError):  # not on Linux
-        return True
-    return running < usable_cores()
-
-
 @contextmanager
 def may_fork() -> Iterator[None]:
     """Let `in_processes` fork this process: a command's own, in which no thread of others runs."""
@@ -152,64 +133,29 @@ def may_fork() -> Iterator[None]:
 def in_processes(work: Callable[[Part], Result], parts: Sequence[Part]) -> list[Result]:
     """The same as `in_parallel`, for work that is mostly Python, which threads cannot divide.
 
-    Forks of this process do a part each whenever they are free, and send the results, which must be values.
-    What a fork has not done, be it that it failed or was killed, is done here, where an error can be raised.
-    Without `may_fork`, and where CUDA or Ray, which no fork can use, are in use, it is `in_parallel`.
+    Forks of this process work on the parts and send the results, which must be values. If one is killed, the
+    work is done here. Without `may_fork`, and where CUDA or Ray, which no fork can use, are in use, it is
+    `in_parallel`.
     """
+    global _forked_work
     workers = min(usable_cores(), MOST_WORKERS, len(parts))
-    if workers < 2 or len(parts) > MOST_NUMBERS or not _can_fork():
+    if workers < 2 or not _can_fork():
         return in_parallel(work, parts)
-    from multiprocessing import Pipe
+    from concurrent.futures.process import BrokenProcessPool, ProcessPoolExecutor
+    from multiprocessing import get_context
 
-    numbers, given = os.pipe()  # of the parts that nobody has begun
-    os.write(given, b"".join(number.to_bytes(2, "little") for number in range(len(parts))))
-    os.close(given)
-
-    def work_off() -> dict[int, Result]:
-        done = {}
-        while number := os.read(numbers, 2):
-            index = int.from_bytes(number, "little")
-            done[index] = work(parts[index])
-        return done
-
-    def send(sender: "Connection") -> None:
-        sender.send(work_off())
-
-    forks: dict[int, Connection] = {}
-    try:
-        with suppress(OSError):  # no more processes or memory: the others do it
-            for _ in range(workers - 1):
-                receiver, sender = Pipe(duplex=False)
-                forks[_forked(partial(send, sender))] = receiver
-                sender.close()
-        _this_thread.is_worker = True
-        with one_thread():
-            results = work_off()
-        for receiver in forks.values():
-            with suppress(EOFError, OSError):
-                results |= receiver.recv()
-    finally:
-        _this_thread.is_worker = False
-        os.close(numbers)
-        for process, receiver in forks.items():
-            receiver.close()
-            os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-    return [results[number] if number in results else work(part) for number, part in enumerate(parts)]
+    _forked_work = work, parts  # a fork has them without sending: they need not be values
+    with warnings.catch_warnings(), suppress(BrokenProcessPool):
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads: ours wait
+        fork = get_context("fork")
+        with ProcessPoolExecutor(workers, mp_context=fork, initializer=_become_worker) as pool:
+            return list(pool.map(_forked_part, range(len(parts))))
+    return in_parallel(work, parts)
 
 
-def _forked(work: Callable[[], None]) -> int:
-    """The number of a new process that does something and ends, with one thread and without an error text."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: ours wait, and a spinner's is lost
-        process = os.fork()
-    if not process:
-        try:
-            _become_worker()
-            work()
-        finally:
-            os._exit(0)
-    return process
+def _forked_part(number: int) -> Any:
+    work, parts = _forked_work
+    return work(parts[number])
 
 
 def _can_fork() -> bool:
@@ -233,6 +179,7 @@ def start_workers(workers: int) -> ThreadPoolExecutor:
 
 _this_thread = local()
 _may_fork = False
+_forked_work: Any = None  # what `in_processes` does, and with what
 
 
 def _become_worker() -> None:

@@ -10,7 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration, cautious_fit
 from surefoot.calibrators.advice import data_remarks
-from surefoot.calibrators.options import WEIGHTS
 from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.arrays import refuse_masked
@@ -33,8 +32,6 @@ except ImportError as error:
         f"surefoot.sklearn needs scikit-learn 1.6 or later, got: {error}; install it: "
         "pip install 'surefoot[sklearn]'"
     ) from error
-
-METHODS = tuple(each.name for each in CALIBRATORS if each.one_model and WEIGHTS in each.options)
 
 
 class TemperatureScaledClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]

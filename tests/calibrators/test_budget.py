@@ -131,12 +131,6 @@ def test_averages_members_and_applies_everywhere():
     np.testing.assert_allclose(module_of(fitted)(given), expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("budget", [-0.01, math.nan, math.inf])
-def test_refuses_budgets(budget):
-    with pytest.raises(InputError, match=r"budget is .*; allowed: a number from 0"):
-        fit_budget_temperature(draw_one_label(), budget)
-
-
 def averaged(predictions):
     """The mean of the members' probabilities as one member's logits, in numpy."""
     logits = predictions.logits.astype(np.float64)
@@ -298,7 +292,7 @@ def test_surplus_is_read_as_it_was_written(tmp_path):
     assert f"at most the reference's least, {fitted.nll_limit:.5g}" in fitted.lines()[0]
     assert list(fitted.details().values()) == [fitted.best.temperature, fitted.nll_best, fitted.nll_limit]
     for changed, message in (
-        ({"nll_limit": None}, "missing or wrong"),
+        ({"nll_limit": None}, "budget is 'surplus' without an nll_limit"),
         ({"nll_limit": -1}, "nll_limit is -1.0; allowed: a number from 0"),
         ({"budget": 0.02}, "budget is 0.02 with an nll_limit; allowed: 'surplus'"),
         ({"budget": "all", "nll_limit": None}, "could not convert"),
@@ -323,6 +317,9 @@ REFUSED = {
     "no reference": ({"budget": "surplus"}, "budget is 'surplus' without a reference; needed: the plain"),
     "a number": ({"reference": VAL}, "a reference is given and budget is 0.02; allowed: only with 'surplus'"),
     "another word": ({"budget": "all"}, "budget is 'all'; allowed: a number from 0.*or 'surplus'"),
+    "below 0": ({"budget": -0.01}, "budget is -0.01; allowed: a number from 0"),
+    "undefined": ({"budget": math.nan}, "budget is nan; allowed: a number from 0"),
+    "without end": ({"budget": math.inf}, "budget is inf; allowed: a number from 0"),
     "not a number": ({"budget": True}, "budget is True; allowed: a number from 0"),
     "an unknown option": ({"limit": 1}, "unknown option of method budget: 'limit'; have: budget, reference"),
 }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from surefoot import InputError, fit_temperature, load_calibration, save_calibration
-from surefoot.calibrators import CALIBRATORS, fit_calibration
+from surefoot.calibrators import CALIBRATORS, calibration_document, fit_calibration
 from surefoot.predictions.predictions import Predictions
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -49,53 +49,43 @@ def test_a_bound_is_saved_without_infinities(tmp_path):
     assert load_calibration(tmp_path / "c.json").at_bound
 
 
+VAL = draw_one_label(100, classes=2, members=2, sharpness=2, novelty=np.linspace(0, 1, 100))
+
+
+def changed(name, **changes):
+    """A file of that calibrator with other values."""
+    return json.dumps(calibration_document(CALIBRATORS.named(name).fitted(VAL)) | changes)
+
+
 REFUSED = {
     "not JSON": ("{", "not JSON"),
     "a tower": ("[" * 100_000, "not JSON"),
     "a list": ("[1]", "is not a calibration file"),
     "another kind": ('{"kind": "spline"}', "kind is 'spline'; allowed: temperature, member-temperatures"),
-    "no temperature": ('{"kind": "temperature"}', "missing or wrong 'temperature'"),
-    "negative": (
-        '{"kind": "temperature", "temperature": -1}',
-        "temperature is -1.0; allowed: a positive number",
-    ),
+    "no temperature": ('{"kind": "temperature"}', "missing or wrong 'interval'"),
+    "negative": (changed("temperature", temperature=-1), "temperature is -1.0; allowed: a positive number"),
     "infinite": ('{"kind": "temperature", "temperature": Infinity}', "Infinity is not a number of JSON"),
-    "too many digits": (
-        f'{{"kind": "temperature", "temperature": 1{"0" * 400}}}',
-        "is not a calibration file",
-    ),
-    "no members": ('{"kind": "member-temperatures", "members": []}', "members are empty"),
-    "declined above 1": ('{"kind": "temperature", "temperature": 1, "declined": 1.5}', "1.5 was declined"),
+    "too many digits": (changed("temperature", temperature=10**400), "is not a calibration file"),
+    "no members": (changed("member-temperatures", members=[]), "members are empty"),
+    "declined above 1": (changed("temperature", temperature=1, declined=1.5), "1.5 was declined"),
     "budget without a best": ('{"kind": "budget", "temperature": 2}', "missing or wrong 'best'"),
-    "budget at zero": (
-        '{"kind": "budget", "temperature": 0}',
-        "temperature is 0.0; allowed: a positive number",
-    ),
-    "novelty at zero": ('{"kind": "novelty", "t0": 0, "t1": 1}', "t0 is 0.0; allowed: a positive number"),
-    "novelty that sharpens": (
-        '{"kind": "novelty", "t0": 1, "t1": -1}',
-        "t1 is -1.0; allowed: a number from 0",
-    ),
+    "budget at zero": (changed("budget", temperature=0), "temperature is 0.0; allowed: a positive number"),
+    "novelty at zero": (changed("novelty", t0=0), "t0 is 0.0; allowed: a positive number"),
+    "novelty that sharpens": (changed("novelty", t1=-1), "t1 is -1.0; allowed: a number from 0"),
     "novelty of nothing": ('{"kind": "novelty", "t0": 1, "t1": NaN}', "NaN is not a number of JSON"),
-    "novelty in words": ('{"kind": "novelty", "t0": "warm", "t1": 1}', "could not convert"),
-    "vector of other classes": (
-        '{"kind": "vector", "classes": 2, "weights": [[1]]}',
-        "weights are not a list of 2",
-    ),
-    "matrix with one row": ('{"kind": "matrix", "classes": 2, "weights": [[1, 0]]}', "not a list of 2 rows"),
-    "platt of other classes": (
-        '{"kind": "platt", "n": 1, "label_kind": "one_label", "classes": 3, "fewest": 1, "slopes_above": [1]}',
-        "slopes_above are not a list of 3 numbers",
-    ),
-    "isotonic that falls": (
-        '{"kind": "isotonic", "n": 1, "label_kind": "one_label", "classes": 2, "fewest": 1, '
-        '"scores": [[1, 0]], "probabilities": [[0.5, 0.6]]}',
-        "scores fall",
-    ),
+    "novelty in words": (changed("novelty", t0="warm"), "could not convert"),
+    "vector of other classes": (changed("vector", weights=[[1]]), "weights are not a list of 2 numbers"),
+    "matrix with one row": (changed("matrix", weights=[[1, 0]]), "not a list of 2 rows"),
+    "a row that is a number": (changed("matrix", weights=[1, 0]), "weights are not a list"),
+    "platt of other classes": (changed("platt", classes=3), "slopes_above are not a list of 3 numbers"),
+    "isotonic that falls": (changed("isotonic", scores=[[1, 0]], probabilities=[[0.5, 0.6]]), "scores fall"),
     "certain isotonic": (
-        '{"kind": "isotonic", "n": 1, "label_kind": "one_label", "classes": 2, "fewest": 1, '
-        '"scores": [[0, 1]], "probabilities": [[0.5, 1]]}',
+        changed("isotonic", scores=[[0, 1]], probabilities=[[0.5, 1]]),
         "not all above 0 and below 1",
+    ),
+    "members that are a share": (
+        changed("temperature-before-averaging", members=1.5),
+        "members is 1.5; allowed: a whole number",
     ),
     "a later format": ('{"format": 99, "kind": "temperature"}', "format 99 is not one this version reads"),
 }

@@ -1,9 +1,12 @@
 """A calibrator from outside the package works wherever the built-in ones do."""
 
+import importlib.util
 import json
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -14,13 +17,11 @@ from torch import nn
 import surefoot
 from surefoot import InputError, fit_calibration, load_calibration, metrics, save_calibration
 from surefoot.calibrators import CALIBRATORS, Calibration, Calibrator, Option
-from surefoot.calibrators.calibration import evidence_from, positive
 from surefoot.cli import main
 from surefoot.deploy.make_bundle import chosen_method, write_bundle
 from surefoot.experiments.experiment import read_experiment
 from surefoot.experiments.methods import METHODS, Method
 from surefoot.predictions.files import read_predictions, write_predictions
-from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe
 from surefoot.sklearn import TemperatureScaledClassifier
 from surefoot.tasks import task_named
@@ -29,6 +30,8 @@ from tests.conftest import draw_one_label
 from tests.deploy.made import ran
 
 NAME = "bias-corrected"
+HOOK = Path(__file__).parents[2] / "docs" / "hooks" / "reference.py"
+MKDOCS = ("config.defaults", "exceptions", "structure.files", "structure.pages")
 
 
 class BiasModule(nn.Module):
@@ -49,9 +52,6 @@ class BiasCorrected(Calibration):
 
     temperature: float
     bias: tuple[float, ...]
-    n: int
-    label_kind: LabelKind
-    classes: int
 
     def apply(self, predictions):
         bias = np.array(self.bias, dtype=predictions.logits.dtype)
@@ -62,17 +62,6 @@ class BiasCorrected(Calibration):
 
     def module(self):
         return BiasModule(self.temperature, self.bias)
-
-    @classmethod
-    def from_dict(cls, document):
-        return cls(
-            temperature=positive(document, "temperature"),
-            bias=tuple(float(each) for each in document["bias"]),
-            n=int(document["n"]),
-            label_kind=LabelKind(document["label_kind"]),
-            classes=int(document["classes"]),
-            evidence=evidence_from(document),
-        )
 
 
 def fit_bias_corrected(val, *, strength):
@@ -208,11 +197,12 @@ def test_its_option_is_the_same_in_python_on_the_command_line_and_in_the_estimat
     with pytest.raises(InputError, match="strength is -1; allowed: a number from 0"):
         fit_calibration(NAME, val, strength=-1)
     write_predictions(val, tmp_path / "val.npz")
-    fit = ("calibrate", tmp_path / "val.npz", "--method", NAME, "-o", tmp_path / "c.json", "--option")
-    command(*fit, "strength=2")
-    assert load_calibration(tmp_path / "c.json") == held
-    for text, message in REFUSED.items():
-        assert message in command(*fit, text, check=2).err
+    fit = ("calibrate", tmp_path / "val.npz", "--method", NAME, "-o", tmp_path / "c.json")
+    for given in (("--strength", "2"), ("--option", "strength=2")):
+        command(*fit, *given)
+        assert load_calibration(tmp_path / "c.json") == held
+    for given, message in REFUSED.items():
+        assert message in command(*fit, *given, check=2).err
     x, y = np.random.default_rng(0).normal(size=(100, 2)), np.arange(100) % 2
     free, kept = (
         TemperatureScaledClassifier(method=NAME, options=options).fit(x, y).calibration_
@@ -224,10 +214,13 @@ def test_its_option_is_the_same_in_python_on_the_command_line_and_in_the_estimat
 
 
 REFUSED = {
-    "strength=-1": "strength is -1.0; allowed: a number from 0",
-    "strength=much": "strength is 'much'; allowed: a number from 0",
-    "strength": "--option is 'strength'; allowed: NAME=VALUE",
-    "width=2": f"unknown option of method {NAME}: 'width'; have: strength",
+    ("--strength", "-1"): "strength is -1.0; allowed: a number from 0",
+    ("--option", "strength=-1"): "strength is -1.0; allowed: a number from 0",
+    ("--option", "strength=much"): "strength is 'much'; allowed: a number from 0",
+    ("--option", "strength"): "--option is 'strength'; allowed: NAME=VALUE",
+    ("--option", "strength=1", "--strength", "2"): "option 'strength' is given twice; allowed: once",
+    ("--option", "width=2"): f"unknown option of method {NAME}: 'width'; have: strength",
+    ("--bins", "2"): f"unknown option of method {NAME}: 'bins'; have: strength",
 }
 
 
@@ -245,15 +238,32 @@ def test_its_option_in_an_experiment(tmp_path):
         METHODS.named(f"single-{NAME}(strength=-1)")
 
 
-def test_the_package_s_own_options_are_flags_of_the_command(command):
-    shown = command("calibrate", "--help").out
+@pytest.fixture
+def reference(monkeypatch):
+    """What writes the pages of the docs; it needs no more of mkdocs than names of types."""
+    for name in MKDOCS:
+        monkeypatch.setitem(sys.modules, f"mkdocs.{name}", MagicMock())
+    found = importlib.util.spec_from_file_location("reference_pages", HOOK)
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_option_is_a_flag_and_in_the_help_and_in_the_docs(command, reference):
+    shown = " ".join(command("calibrate", "--help").out.replace("│", " ").split())
     for calibrator in CALIBRATORS:
+        page = reference.calibrator_page(calibrator)
         for option in calibrator.options:
-            assert f"--{option.name}" in shown or calibrator.name == NAME
+            assert f"--{option.name} " in shown
+            assert f"option `{option.name}`" in page
+            assert option.help in page
+    assert f"With --method {NAME}: how" in shown
 
 
 def test_a_model_is_calibrated_by_it():
     val = biased()
-    calibrated = surefoot.calibrate(nn.Identity(), (val.logits[0], val.labels), method=NAME)
-    expected = fit_calibration(NAME, val)(val).probs()
-    np.testing.assert_allclose(calibrated.probabilities(val.logits[0]), expected, atol=1e-6)
+    for options in ({}, {"strength": 2}, {"strength": None}):
+        calibrated = surefoot.calibrate(nn.Identity(), (val.logits[0], val.labels), method=NAME, **options)
+        given = {name: value for name, value in options.items() if value is not None}
+        expected = fit_calibration(NAME, val, **given)(val).probs()
+        np.testing.assert_allclose(calibrated.probabilities(val.logits[0]), expected, atol=1e-6)

@@ -4,6 +4,7 @@ import math
 import re
 import warnings
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,18 +15,9 @@ from sklearn.isotonic import IsotonicRegression
 
 from surefoot import InputError, fit_calibration
 from surefoot.calibrators import CALIBRATORS
-from surefoot.calibrators.affine import fit_dirichlet_scaling, fit_vector_scaling
-from surefoot.calibrators.folds import folds_of
+from surefoot.calibrators.affine import folds_of
 from surefoot.calibrators.logistic import Problem
-from surefoot.calibrators.one_vs_rest import (
-    fit_beta_calibration,
-    fit_platt_scaling,
-    log_odds_of,
-)
-from surefoot.calibrators.pieces import (
-    fit_histogram_calibration,
-    fit_isotonic_calibration,
-)
+from surefoot.calibrators.one_vs_rest import log_odds_of
 from surefoot.calibrators.temperature import fit_temperature
 from surefoot.metrics import nll_unclipped
 from surefoot.predictions.labels import LabelKind
@@ -33,12 +25,12 @@ from surefoot.predictions.predictions import Predictions
 from tests.conftest import draw_many_labels, draw_one_label
 
 RICH = ("vector", "matrix", "dirichlet", "platt", "beta", "isotonic", "histogram")
-ONE_VS_REST = {
-    "platt": fit_platt_scaling,
-    "beta": fit_beta_calibration,
-    "isotonic": fit_isotonic_calibration,
-    "histogram": fit_histogram_calibration,
-}
+ONE_VS_REST = ("platt", "beta", "isotonic", "histogram")
+
+
+def fitted_by(name, val, **options):
+    """Without its effect on the rows."""
+    return CALIBRATORS.named(name).fitted(val, **options)
 
 
 def skewed(n=300, classes=3, seed=0, **optional):
@@ -90,7 +82,7 @@ def test_affine_fits_are_at_the_minimum(name):
 
 def test_vector_scaling_of_many_labels_is_at_the_minimum():
     val = draw_many_labels(sharpness=2)
-    fitted = fit_vector_scaling(val, regularisation=0.05)
+    fitted = fitted_by("vector", val, regularisation=0.05)
     (z, labels), t = numbers(val), fit_temperature(val).temperature
     known = labels >= 0
 
@@ -108,14 +100,14 @@ def test_vector_scaling_of_many_labels_is_at_the_minimum():
 def test_strong_regularisation_is_one_temperature():
     val = skewed()
     expected = fit_temperature(val)(val).probs()
-    found = fit_vector_scaling(val, regularisation=1e9)(val).probs()
+    found = fitted_by("vector", val, regularisation=1e9)(val).probs()
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_cross_validation_chooses_what_is_best_on_rows_left_out():
     """By a plain loop over the grid and the folds; groups are not divided."""
     val = skewed(100, groups=np.repeat(np.arange(20), 5))
-    fitted = fit_dirichlet_scaling(val)
+    fitted = fitted_by("dirichlet", val)
     folds = list(folds_of(val.n, val.groups))
     assert all(len({*val.groups[fold]} & {*val.groups[~fold]}) == 0 for fold in folds)
 
@@ -152,7 +144,7 @@ def test_platt_is_scikit_learn_s():
     val = skewed(classes=2)
     (z, labels) = numbers(val)
     peer = _SigmoidCalibration().fit(z[:, 1] - z[:, 0], labels)
-    fitted = fit_platt_scaling(val)
+    fitted = fitted_by("platt", val)
     np.testing.assert_allclose(fitted(val).probs()[:, 1], peer.predict(z[:, 1] - z[:, 0]), atol=1e-5)
 
 
@@ -163,7 +155,7 @@ def test_isotonic_is_scikit_learn_s_between_the_limits():
     tied = Predictions.from_logits(z, labels)
     peer = IsotonicRegression(out_of_bounds="clip").fit(z, labels)
     new = np.linspace(-9, 9, 500)
-    found = fit_isotonic_calibration(tied)(Predictions.from_logits(new, np.zeros(500, int))).probs()[:, 1]
+    found = fitted_by("isotonic", tied)(Predictions.from_logits(new, np.zeros(500, int))).probs()[:, 1]
     limited = np.clip(peer.y_thresholds_, 1 / 302, 1 - 1 / 302)
     np.testing.assert_allclose(found, np.interp(new, peer.X_thresholds_, limited), atol=1e-9)
 
@@ -174,14 +166,14 @@ def test_histogram_is_the_share_in_each_bin():
     z = z[:, 1] - z[:, 0]
     bin_of = np.searchsorted(np.sort(z)[np.ceil(np.arange(1, 10) * 29.5).astype(int)], z, side="right")
     shares = np.bincount(bin_of, labels) / np.bincount(bin_of)
-    found = fit_histogram_calibration(val)(val).probs()[:, 1]
+    found = fitted_by("histogram", val)(val).probs()[:, 1]
     np.testing.assert_allclose(found, np.clip(shares, 1 / 297, 1 - 1 / 297)[bin_of], atol=1e-9)
     tied = Predictions.from_logits(np.repeat([1.0, -1.0], 50), np.arange(100) % 2)
-    assert fit_histogram_calibration(tied, bins=3)(tied).probs()[:, 1].tolist() == [0.5] * 100
+    assert fitted_by("histogram", tied, bins=3)(tied).probs()[:, 1].tolist() == [0.5] * 100
 
 
 def test_many_values_find_their_piece_as_few_do():
-    fitted = fit_isotonic_calibration(skewed(n=300, classes=3))
+    fitted = fitted_by("isotonic", skewed(n=300, classes=3))
     values = np.random.default_rng(0).normal(0, 9, (3, 20_000))
     for row, points in zip(values, fitted.scores, strict=True):
         row[: len(points)] = points  # exactly on a point
@@ -223,7 +215,7 @@ def test_beta_is_the_best_with_slopes_of_zero_or_more(seed):
         return -np.mean(targets * log_expit(odds) + (1 - targets) * log_expit(-odds))
 
     theirs = minimize(value, [1, 1, 0], bounds=[(0, None), (0, None), (None, None)], tol=1e-12)
-    fitted = fit_beta_calibration(val)
+    fitted = fitted_by("beta", val)
     ours = [fitted.slopes_above[0], fitted.slopes_below[0], fitted.intercepts[0]]
     assert min(ours[:2]) >= 0
     assert (min(ours[:2]) == 0) == bool(seed)
@@ -233,7 +225,7 @@ def test_beta_is_the_best_with_slopes_of_zero_or_more(seed):
 @pytest.mark.parametrize("name", ONE_VS_REST)
 def test_classes_and_labels_are_fitted_one_by_one(name):
     """Of more classes: each against the others, then divided by the sum; of many labels: each alone."""
-    fit = ONE_VS_REST[name]
+    fit = partial(fitted_by, name)
     val = skewed(classes=3)
     p = val.probs()
     alone = [Predictions.from_probs(p[:, k], (val.labels == k).astype(int)) for k in range(3)]
@@ -338,7 +330,7 @@ def test_settings_are_refused_in_a_sentence():
     with pytest.raises(InputError, match="bins is 0; allowed: a whole number of at least 1"):
         fit_calibration("histogram", val, bins=0)
     with pytest.raises(InputError, match="weights have shape"):
-        fit_platt_scaling(val, weights=np.ones(3))
+        fitted_by("platt", val, weights=np.ones(3))
 
 
 @pytest.mark.parametrize("method", [each.name for each in CALIBRATORS if "weights" in each.option_names])

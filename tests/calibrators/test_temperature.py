@@ -20,7 +20,7 @@ from surefoot import (
 )
 from surefoot.calibrators import search as scale
 from surefoot.calibrators.search import halley
-from surefoot.calibrators.temperature import Temperature, fit_temperature_at_least_one
+from surefoot.calibrators.temperature import fit_temperature_at_least_one
 from surefoot.intervals import few_samples_factor
 from surefoot.metrics import label_error, nll_unclipped
 from tests.conftest import draw_many_labels, draw_one_label
@@ -362,11 +362,6 @@ def test_a_single_member_is_described_as_one_temperature():
     fitted = fit_member_temperatures(draw_one_label(members=1))
     assert fitted.lines() == fitted.members[0].lines()
     assert fitted.lines()[0].startswith("T")
-
-
-def test_a_temperature_has_no_remarkable_cause_by_default():
-    plain = Temperature(temperature=2.0, low=1.9, high=2.1, n=300, label_kind="one_label", classes=3)
-    assert (plain.at_bound, plain.separable, plain.flat, plain.declined) == (False, False, False, None)
 
 
 @pytest.mark.parametrize(

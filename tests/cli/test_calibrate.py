@@ -104,11 +104,11 @@ def test_the_surplus_over_a_reference_is_a_budget(two_models):
 
 ALLOWED = "allowed: a percentage such as 5%, a share from 0 to 1 such as 0.05, or surplus"
 REFUSED = {
-    "no percentage": ((*BUDGET, "--budget", "5"), f"--budget is '5'; {ALLOWED}"),
-    "negative": ((*BUDGET, "--budget=-1%"), f"--budget is '-1%'; {ALLOWED}"),
-    "a word": ((*BUDGET, "--budget", "all"), f"--budget is 'all'; {ALLOWED}"),
-    "without end": ((*BUDGET, "--budget", "inf%"), f"--budget is 'inf%'; {ALLOWED}"),
-    "not a number": ((*BUDGET, "--budget", "nan"), f"--budget is 'nan'; {ALLOWED}"),
+    "no percentage": ((*BUDGET, "--budget", "5"), f"budget is '5'; {ALLOWED}"),
+    "negative": ((*BUDGET, "--budget=-1%"), f"budget is '-1%'; {ALLOWED}"),
+    "a word": ((*BUDGET, "--budget", "all"), f"budget is 'all'; {ALLOWED}"),
+    "without end": ((*BUDGET, "--budget", "inf%"), f"budget is 'inf%'; {ALLOWED}"),
+    "not a number": ((*BUDGET, "--budget", "nan"), f"budget is 'nan'; {ALLOWED}"),
     "another method": (
         (*FIT, "--budget", "5%"),
         "unknown option of method temperature: 'budget'; have: weights",

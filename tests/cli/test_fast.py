@@ -110,6 +110,7 @@ FAST = {
     "--version": "surefoot 0.",
     "--help": "Usage",
     "run --help": "--oracle",
+    "calibrate --help": "--regularisation",
     "ls metrics": "nll",
     "ls tasks": "toy",
     "ls methods": "ensemble",

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from surefoot import InputError, Predictions, read_predictions, write_predictions
 from surefoot.cli.app import app
-from surefoot.deploy.thresholds import load_thresholds
+from surefoot.deploy.thresholds_file import load_thresholds
 from tests.cli.command import surefoot as main
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -79,7 +79,7 @@ def test_a_split_fits_a_temperature_on_other_rows(files, tmp_path):
         == 0
     )
     surefoot("calibrate", files / "val.npz", "-o", tmp_path / "c.json")
-    with pytest.raises(InputError, match="already contains a calibration"):
+    with pytest.raises(InputError, match="already contain a calibration"):
         surefoot("monitor", files / "val.npz", files / "test.npz", "--thresholds", tmp_path / "t.json",
                  "--calibration", tmp_path / "c.json")  # fmt: skip
 
@@ -102,7 +102,7 @@ def test_too_much_to_ask_is_said_and_exits_with_one(files, tmp_path):
     ("arguments", "printed"),
     [
         (["--target-error", 1.5], "target error is 1.5; allowed: above 0 and below 1"),
-        (["--split", 1], "--split is 1; allowed"),
+        (["--split", 1], "--split is 1.0; allowed"),
         (["--split", 0.5, "--calibration", "c.json"], "both --calibration and --split"),
         (["-o", "t.csv"], "is a file name for predictions"),
         (["--for-class", "2"], "needs many labels"),
@@ -294,8 +294,8 @@ def test_a_history_goes_on_and_the_page_shows_it(files, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "printed"),
     [
-        (["--alpha", 0], "--alpha is 0; allowed: above 0 and below 1"),
-        (["--bound", 2], "--bound is 2; allowed: 0 to 1"),
+        (["--alpha", 0], "--alpha is 0.0; allowed: above 0 and below 1"),
+        (["--bound", 2], "--bound is 2.0; allowed: 0 to 1"),
         (["-o", "same", "--history", "same"], "two outputs are the same file, same;"),
         (["--thresholds", "gone.json"], "gone.json: No such file"),
         (["--thresholds", "t.json", "-o", "t.json"], "the output t.json is the input"),

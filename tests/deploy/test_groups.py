@@ -12,13 +12,16 @@ from scipy.stats import norm
 import surefoot
 from surefoot import Predictions, read_predictions
 from surefoot.deploy.betting import GroupShares
-from surefoot.deploy.detectors import Detector, class_cosine, combine, higher
+from surefoot.deploy.detectors import Detector, Ranked, class_cosine, combine, higher
 from surefoot.deploy.groups import group_numbers, group_values, proportion_of, split_rows
+from surefoot.deploy.history import AlphaBudget
 from surefoot.deploy.learn_then_test import ErrorTest, valid_cuts
-from surefoot.deploy.monitor import AlphaBudget, check_shift, scores_of
+from surefoot.deploy.monitor import check_shift
 from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
+from surefoot.deploy.scores import scores_of
 from surefoot.deploy.sets import choose_sets, sets_document
-from surefoot.deploy.thresholds import Guarantee, choose_thresholds, load_thresholds, save_thresholds
+from surefoot.deploy.thresholds import choose_thresholds
+from surefoot.deploy.thresholds_file import load_thresholds, save_thresholds
 from surefoot.intervals import Proportion
 from surefoot.predictions.files import write_predictions
 from surefoot.report.sets import sets_verdict
@@ -47,7 +50,7 @@ def test_one_row_per_group_is_the_same_as_no_groups(tmp_path):
     reference, current = persons(np.ones(400, int), rng), persons(np.ones(100, int), rng, blur=0.2)
     looks = [surefoot.monitor(f(reference), f(current)) for f in (lambda each: each, ungrouped)]
     assert monitor_document(looks[0], []) == monitor_document(looks[1], [])
-    for of in (lambda each: choose_thresholds(each, Guarantee(target_error=0.4)), choose_sets):
+    for of in (lambda each: choose_thresholds(each, target_error=0.4), choose_sets):
         assert repr(of(reference)) == repr(of(ungrouped(reference)))
 
 
@@ -100,7 +103,7 @@ def test_all_permutations_of_groups_by_hand(monkeypatch):
     assert detector.asymptotic_p(2) == pytest.approx(
         norm.sf(statistic([4, 5]) / np.sqrt(mass.sum() * (mass @ (mean - mass @ mean / mass.sum()) ** 2) / 5))
     )
-    ranks = higher("x", values[:7], values[7:])[0]
+    ranks = higher("x", Ranked.of(values[:7], values[7:]))[0]
     alone = ranks.of_groups(np.arange(12))
     assert combine([alone], 5, level=0.05)[0].p == pytest.approx(combine([ranks], 5, level=0.05)[0].p)
 
@@ -207,7 +210,7 @@ def test_bounds_of_the_error_hold_and_shrink():
 
 def test_thresholds_of_groups_say_so_and_load_again(tmp_path):
     val = persons([8] * 500, np.random.default_rng(9))
-    found = choose_thresholds(val, Guarantee(target_error=0.25))
+    found = choose_thresholds(val, target_error=0.25)
     assert found.groups == 500
     assert (
         "over the draw of these 4,000 rows in 500 groups: on familiar data at most 0.2"
@@ -218,10 +221,10 @@ def test_thresholds_of_groups_say_so_and_load_again(tmp_path):
     first, rest = split_rows(val, 0.3, 0)
     assert not set(first.groups) & set(rest.groups)
     assert first.n == 1200
-    of_classes = choose_thresholds(val, Guarantee(target_error=0.3), per="class")
+    of_classes = choose_thresholds(val, target_error=0.3, per="class")
     assert of_classes.groups == 500
-    alone = choose_thresholds(replace(val, groups=np.full(val.n, "p")), Guarantee(target_error=0.25))
-    assert alone.accept == choose_thresholds(ungrouped(val), Guarantee(target_error=0.25)).accept
+    alone = choose_thresholds(replace(val, groups=np.full(val.n, "p")), target_error=0.25)
+    assert alone.accept == choose_thresholds(ungrouped(val), target_error=0.25).accept
     assert "of the accepted predictions of this group are wrong." in thresholds_verdict(alone, {})[1]
 
 

@@ -14,9 +14,9 @@ from sklearn.metrics import roc_auc_score
 
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
-from surefoot.deploy.accuracy import DIFFERENCE, SCALED
 from surefoot.deploy.detectors import (
     Detector,
+    Ranked,
     Role,
     _smallest,
     class_cosine,
@@ -26,17 +26,12 @@ from surefoot.deploy.detectors import (
     label_uncertainty,
     mean_change,
 )
-from surefoot.deploy.history import opened
-from surefoot.deploy.monitor import (
-    AlphaBudget,
-    check_shift,
-    fingerprint,
-    novelty_name,
-    scores_of,
-)
+from surefoot.deploy.history import AlphaBudget, opened
+from surefoot.deploy.monitor import DIFFERENCE, SCALED, check_shift, fingerprint, novelty_name
 from surefoot.deploy.monitor import _estimated as estimated
 from surefoot.deploy.monitor_text import SHIFTED, TYPICAL_ERROR, monitor_document, monitor_verdict
-from surefoot.deploy.thresholds import Guarantee, choose_thresholds
+from surefoot.deploy.scores import scores_of
+from surefoot.deploy.thresholds import choose_thresholds
 from surefoot.report.monitor import monitor_table
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -57,8 +52,8 @@ def unlabelled(predictions):
 def test_every_number_against_scipy_and_scikit_learn():
     rng = np.random.default_rng(0)
     reference, current = source(700, rng), source(150, rng, blur=0.4)
-    thresholds = choose_thresholds(reference, Guarantee(target_error=0.3))
-    then, now = (scores_of(each, thresholds=thresholds) for each in (reference, current))
+    thresholds = choose_thresholds(reference, target_error=0.3)
+    then, now = (scores_of(each, accepted=thresholds.accepted) for each in (reference, current))
     look = check_shift(then, now, budget=ONLY)
     a, b = (each.probs().max(axis=1) for each in (reference, current))
     found = {each.name: each for each in look.findings}
@@ -121,7 +116,7 @@ def test_all_permutations_by_hand(monkeypatch):
     values = np.array([[column[each].sum() for column in columns] for each in subsets])
     exact = np.array([(values >= own - 1e-9).mean(axis=0) for own in values])
     monkeypatch.setattr("surefoot.deploy.detectors.PERMUTATIONS", 9999)
-    scores = higher("x", reference, current)
+    scores = higher("x", Ranked.of(reference, current))
     features = Detector("f", np.array([2.0, 0.0, 1.0, 3.0, 2.5, 3.5, 0.5])[:, None], Role.ADDED)
     change = Detector("c", np.array([1.0, 0.0, 3.0, 2.0, 4.0, 5.0, 1.5])[:, None], Role.ALONE, 0.25)
     results = combine([*scores, features, change], 3, level=0.05)
@@ -147,10 +142,12 @@ def test_all_permutations_by_hand(monkeypatch):
 def test_larger_than_what_can_be_permuted_is_corrected_by_bonferroni(monkeypatch):
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal(300), rng.standard_normal(100) + 0.3
-    permuted = combine([*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05)
+    permuted = combine(
+        [*higher("x", Ranked.of(a, b)), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05
+    )
     monkeypatch.setattr("surefoot.deploy.detectors.MOST_WORK", 1)
     mean, tail, together = combine(
-        [*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05
+        [*higher("x", Ranked.of(a, b)), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05
     )
     assert mean.p == pytest.approx(
         mannwhitneyu(b, a, alternative="greater", method="asymptotic").pvalue, rel=0.02
@@ -170,7 +167,9 @@ def test_the_smallest_alpha_is_a_number_like_others():
 @pytest.mark.parametrize("level", [1e-8, 1e-320])
 def test_a_level_that_no_number_of_permutations_reaches_is_asymptotic(level):
     a, b = np.random.default_rng(1).normal(size=(2, 100))
-    mean, *_ = combine([*higher("x", a, b), *kernel_distance("k", a[:, None], b[:, None])], 100, level=level)
+    mean, *_ = combine(
+        [*higher("x", Ranked.of(a, b)), *kernel_distance("k", a[:, None], b[:, None])], 100, level=level
+    )
     assert mean.p == pytest.approx(
         mannwhitneyu(b, a, alternative="greater", use_continuity=False).pvalue, rel=0.02
     )
@@ -405,11 +404,6 @@ def test_many_labels_are_watched_row_by_row():
     assert check.findings[0].p == pytest.approx(exact.pvalue, abs=0.06)
 
 
-def test_one_row_is_refused():
-    with pytest.raises(InputError, match="the current predictions have 1 row; allowed: two or more"):
-        check_shift(scores_of(draw_one_label()), scores_of(draw_one_label(n=1)), budget=ONLY)
-
-
 def looked(path, **changes):
     rng = np.random.default_rng(6)
     given = {"alpha": 0.05, "reference": "r"} | changes
@@ -506,8 +500,8 @@ def test_a_damaged_history_is_refused_and_left_alone(damage, tmp_path):
 
 def test_coverage_is_compared_only_where_both_sides_have_thresholds():
     predictions = draw_one_label(2000, 2, sharpness=1)
-    thresholds = choose_thresholds(predictions, Guarantee(target_error=0.3))
-    with_them, without = scores_of(predictions, thresholds=thresholds), scores_of(predictions)
+    thresholds = choose_thresholds(predictions, target_error=0.3)
+    with_them, without = scores_of(predictions, accepted=thresholds.accepted), scores_of(predictions)
     for reference, current, expected in (
         (with_them, with_them, 1),
         (with_them, without, 0),

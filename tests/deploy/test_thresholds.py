@@ -13,16 +13,15 @@ from scipy.stats import binomtest
 import surefoot
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
 from surefoot.deploy.groups import split_rows
-from surefoot.deploy.learn_then_test import CANDIDATES, ErrorTest, _ranked_cuts, _start, candidate_cuts
+from surefoot.deploy.learn_then_test import ErrorTest, _ranked_cuts, _start
+from surefoot.deploy.scores import confidences
 from surefoot.deploy.thresholds import (
     Guarantee,
     Thresholds,
     Unreachable,
     choose_thresholds,
-    confidences,
-    load_thresholds,
-    save_thresholds,
 )
+from surefoot.deploy.thresholds_file import load_thresholds, save_thresholds
 from surefoot.report.thresholds import thresholds_verdict
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -64,7 +63,7 @@ def test_the_guarantee_is_violated_no_more_often_than_stated(error, least):
     rng, broken, chosen, turns = np.random.default_rng(0), 0, 0, 200
     for turn in range(turns):
         val = drawn(600, rng, error)
-        found = choose_thresholds(val, Guarantee(target_error=0.1, level=0.8), seed=turn)
+        found = choose_thresholds(val, target_error=0.1, level=0.8, seed=turn)
         if isinstance(found, Thresholds):
             chosen += 1
             broken += error_above(max(found.accept, 0.5), error) > 0.1
@@ -77,10 +76,10 @@ def test_the_guarantee_of_reject_is_violated_no_more_often_than_stated():
     rng, broken, rejected, turns = np.random.default_rng(1), 0, 0, 80
     for turn in range(turns):
         val = drawn(600, rng, lambda c: np.where(c < 0.7, 0.4999, 0.01))
-        found = choose_thresholds(val, Guarantee(target_error=0.1, level=0.8), seed=turn)
+        found = choose_thresholds(val, target_error=0.1, level=0.8, seed=turn)
         broken += found.reject > 0
         val = drawn(600, rng, lambda c: np.where(c < 0.7, 0.8, 0.01))
-        rejected += choose_thresholds(val, Guarantee(target_error=0.1, level=0.8), seed=turn).reject > 0.6
+        rejected += choose_thresholds(val, target_error=0.1, level=0.8, seed=turn).reject > 0.6
     assert binomtest(broken, turns, 0.2, alternative="greater").pvalue > 1e-4
     assert rejected > 0.95 * turns
 
@@ -101,7 +100,7 @@ def test_brute_force_and_mapie_s_own_functions_choose_the_same(n):
     """Every test by scipy's binomtest: the candidates by their levels, the sequence until its first failure."""
     val = drawn(n, np.random.default_rng(n), falling)
     sure, wrong = val.outcomes.confidence, ~val.outcomes.correct
-    found = choose_thresholds(val, Guarantee(target_error=0.2, level=0.9), seed=3)
+    found = choose_thresholds(val, target_error=0.2, level=0.9, seed=3)
 
     def p(rows, cut):
         above = rows & (sure > cut)
@@ -151,7 +150,7 @@ def test_the_start_is_where_the_power_is_highest():
 def test_reject_is_below_accept_and_its_rows_are_mostly_wrong():
     rng = np.random.default_rng(1)
     val = drawn(4000, rng, lambda c: np.where(c < 0.7, 0.7, 0.001))
-    found = choose_thresholds(val, Guarantee(target_error=0.02))
+    found = choose_thresholds(val, target_error=0.02)
     assert 0.6 < found.reject < found.accept < 0.72
     zones = found.zones
     assert zones["reject"].error.low > 0.5
@@ -162,7 +161,7 @@ def test_reject_is_below_accept_and_its_rows_are_mostly_wrong():
     assert third == "With the same probability, 0.5 or more of the rejected ones are wrong."
     together = thresholds_verdict(replace(found, reject=np.nextafter(found.accept, 0)), {})[0]
     assert together == f"Accept predictions at a confidence of {found.accept:.6g} or more; reject the others."
-    everything = choose_thresholds(binary(np.linspace(0.5, 1, 2000), np.ones(2000)), Guarantee())
+    everything = choose_thresholds(binary(np.linspace(0.5, 1, 2000), np.ones(2000)))
     assert (everything.accept, everything.reject) == (0, 0)
     assert thresholds_verdict(everything, {})[0] == "Accept all predictions."
     assert everything.zones["accept"].share.value == 1
@@ -172,21 +171,21 @@ def test_ties_and_saturated_confidences_do_not_confuse():
     confidence = np.repeat([1.0, 0.9, 0.6], [600, 300, 100])
     wrong = np.zeros(1000, bool)
     wrong[900:] = True
-    found = choose_thresholds(binary(confidence, ~wrong), Guarantee(target_error=0.02))
+    found = choose_thresholds(binary(confidence, ~wrong), target_error=0.02)
     assert 0.6 < found.accept <= 0.9
     assert found.zones["accept"].error.k == 0
     assert found.zones["accept"].share.k == 900
     assert found.reject == 0  # what is below 0.9 is wrong, but 0.9 is above where we accept
-    same = choose_thresholds(binary(np.full(1000, 0.9), np.ones(1000)), Guarantee())
+    same = choose_thresholds(binary(np.full(1000, 0.9), np.ones(1000)))
     assert same.accept == 0
     assert len(same.candidates) <= 2
 
 
 def test_what_can_be_promised_is_said_where_the_target_cannot():
-    found = choose_thresholds(drawn(300, np.random.default_rng(0), falling), Guarantee(target_error=0.001))
+    found = choose_thresholds(drawn(300, np.random.default_rng(0), falling), target_error=0.001)
     assert isinstance(found, Unreachable)
-    better = Guarantee(target_error=found.best.bound + 1e-9)
-    again = choose_thresholds(drawn(300, np.random.default_rng(0), falling), better)
+    better = found.best.bound + 1e-9
+    again = choose_thresholds(drawn(300, np.random.default_rng(0), falling), target_error=better)
     assert isinstance(again, Thresholds)
     assert again.bound <= found.best.bound + 1e-9
 
@@ -231,8 +230,8 @@ def test_the_advice_where_there_are_no_thresholds_can_be_followed():
 def test_one_temperature_changes_nothing_for_two_classes():
     """Dividing by T keeps the order of two-class confidences: the same rows are accepted, whatever T."""
     val = drawn(1000, np.random.default_rng(3), falling)
-    plain = choose_thresholds(val, Guarantee(target_error=0.2))
-    calibrated = choose_thresholds(val, Guarantee(target_error=0.2), calibration=fit_temperature(val))
+    plain = choose_thresholds(val, target_error=0.2)
+    calibrated = choose_thresholds(val, target_error=0.2, calibration=fit_temperature(val))
     assert np.array_equal(plain.accepted(val), calibrated.accepted(val))
     assert plain.accept != calibrated.accept
     assert plain.bound == calibrated.bound
@@ -241,19 +240,19 @@ def test_one_temperature_changes_nothing_for_two_classes():
 def test_rows_without_a_label_are_left_out_and_still_judged_later():
     val = drawn(1000, np.random.default_rng(4), falling)
     some = Predictions.from_logits(val.logits, np.where(np.arange(1000) < 500, val.labels, IGNORE))
-    found = choose_thresholds(some, Guarantee(target_error=0.2))
+    found = choose_thresholds(some, target_error=0.2)
     assert found.n == 500
     assert len(found.accepted(some)) == 1000
-    assert np.allclose(confidences(val), val.outcomes.confidence, atol=1e-12)
+    assert np.allclose(confidences(val)[0], val.outcomes.confidence, atol=1e-12)
 
 
 def test_many_labels_one_class_at_a_time():
     many = draw_many_labels(3000, 3, sharpness=2, class_names=["cat", "dog", "<b>"])
     with pytest.raises(InputError, match="one class at a time \\(--for-class, in Python for_class\\)"):
-        choose_thresholds(many, Guarantee())
+        choose_thresholds(many)
     with pytest.raises(InputError, match="unknown class 'cow'; have: cat, dog, <b>"):
-        choose_thresholds(many, Guarantee(), for_class="cow")
-    found = choose_thresholds(many, Guarantee(target_error=0.1), for_class="dog")
+        choose_thresholds(many, for_class="cow")
+    found = choose_thresholds(many, target_error=0.1, for_class="dog")
     known = many.labels[:, 1] >= 0
     assert found.n == int(known.sum())
     odds = many.logits[0, known, 1]
@@ -267,7 +266,7 @@ def test_many_labels_one_class_at_a_time():
 
 def test_a_file_is_read_as_it_was_written(tmp_path):
     val = draw_one_label(2000, 3, sharpness=2)
-    found = choose_thresholds(val, Guarantee(target_error=0.3), calibration=fit_temperature(val))
+    found = choose_thresholds(val, target_error=0.3, calibration=fit_temperature(val))
     elsewhere = {"unfamiliar": found.zones_of(draw_one_label(500, 3, seed=9))}
     save_thresholds(found, tmp_path / "t.json", sources={"val": "val.npz"}, elsewhere=elsewhere)
     document = json.loads((tmp_path / "t.json").read_text())
@@ -294,7 +293,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     ],
 )
 def test_other_files_are_refused_in_a_sentence(change, message, tmp_path):
-    found = choose_thresholds(draw_one_label(2000, 3), Guarantee(target_error=0.4))
+    found = choose_thresholds(draw_one_label(2000, 3), target_error=0.4)
     file = tmp_path / "t.json"
     save_thresholds(found, file, sources={}, elsewhere={})
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -307,7 +306,7 @@ def test_files_that_are_not_json_and_other_classifiers_are_refused(tmp_path):
     for name in ("gone.json", "t.json"):
         with pytest.raises(InputError, match=r"cannot read|not a thresholds file"):
             load_thresholds(tmp_path / name)
-    found = choose_thresholds(draw_one_label(2000, 3), Guarantee(target_error=0.4))
+    found = choose_thresholds(draw_one_label(2000, 3), target_error=0.4)
     with pytest.raises(InputError, match="for one label of 3 classes, but the predictions are"):
         found.accepted(draw_one_label(classes=4))
     with pytest.raises(InputError, match="level is 1; allowed: above 0 and below 1"):
@@ -331,19 +330,6 @@ def test_a_split_is_by_lot_and_loses_no_row():
         split_rows(val, 0.001, seed=0)
 
 
-def test_every_twentieth_is_a_candidate():
-    found = choose_thresholds(drawn(792, np.random.default_rng(0), falling), Guarantee(target_error=0.4))
-    shares = [each.share for each in found.candidates]
-    assert len(shares) == CANDIDATES
-    assert np.all(np.array(shares) >= np.arange(1, 21) / 20)
-    assert np.allclose(shares, np.arange(1, 21) / 20, atol=1 / 792)
-
-
-def test_cuts_are_at_every_twentieth_rank_from_the_top():
-    assert candidate_cuts(np.arange(40.0)).tolist() == [*range(37, 0, -2), -np.inf]
-    assert candidate_cuts(np.arange(5.0)).tolist() == [3] * 4 + [2] * 4 + [1] * 4 + [0] * 7 + [-np.inf]
-
-
 def test_each_class_or_group_has_thresholds_of_its_own(tmp_path):
     rng = np.random.default_rng(5)
     error = {"easy": 0.0, "hard": 0.2, "few": 0.0}
@@ -351,15 +337,15 @@ def test_each_class_or_group_has_thresholds_of_its_own(tmp_path):
     confidence = 0.5 + rng.random(len(groups)) / 2
     rates = np.array([error[name] for name in groups]) * np.where(confidence > 0.8, 0.01, 3)
     val = replace(binary(confidence, rng.random(len(groups)) >= rates), groups=groups)
-    found = choose_thresholds(val, Guarantee(target_error=0.02), per="groups")
+    found = choose_thresholds(val, target_error=0.02, per="groups")
     assert found.parts["easy"].accept == 0
     assert found.parts["hard"].accept == pytest.approx(0.8, abs=0.02)
     assert found.parts["hard"].reject > 0.7
     assert found.parts["few"].accept == np.inf
-    alone = choose_thresholds(val.take(groups == "hard"), Guarantee(target_error=0.02))
+    alone = choose_thresholds(val.take(groups == "hard"), target_error=0.02)
     assert (alone.accept, alone.reject) == (found.parts["hard"].accept, found.parts["hard"].reject)
     limits = np.array([found.parts[name].accept for name in groups])
-    assert np.array_equal(found.accepted(val), confidences(val) >= limits)
+    assert np.array_equal(found.accepted(val), confidences(val)[0] >= limits)
     assert found.zones["accept"].share.k == found.accepted(val).sum()
     elsewhere = replace(val, groups=np.full(val.n, "another"))
     assert not found.accepted(elsewhere).any()
@@ -367,17 +353,17 @@ def test_each_class_or_group_has_thresholds_of_its_own(tmp_path):
     again = load_thresholds(tmp_path / "t.json")
     assert (again.parts, again.per, again.accept) == (found.parts, "groups", np.inf)
     three = draw_one_label(3000, 3, sharpness=3, class_names=["a", "b", "c"])
-    per_class = choose_thresholds(three, Guarantee(target_error=0.2), per="class")
+    per_class = choose_thresholds(three, target_error=0.2, per="class")
     assert set(per_class.parts) == {"a", "b", "c"}
     predicted = three.probs().argmax(axis=1)
     limits = np.array([per_class.parts[name].accept for name in "abc"])[predicted]
-    assert np.array_equal(per_class.accepted(three), confidences(three) >= limits)
+    assert np.array_equal(per_class.accepted(three), confidences(three)[0] >= limits)
     with pytest.raises(InputError, match="unknown column 'colour'"):
-        choose_thresholds(three, Guarantee(), per="colour")
+        choose_thresholds(three, per="colour")
 
 
 def test_a_file_with_numbers_that_are_not_json_is_not_written(tmp_path):
-    found = choose_thresholds(draw_one_label(2000, 2), Guarantee(target_error=0.3))
+    found = choose_thresholds(draw_one_label(2000, 2), target_error=0.3)
     with pytest.raises(ValueError, match="not JSON compliant"):
         save_thresholds(replace(found, bound=float("nan")), tmp_path / "t.json", sources={}, elsewhere={})
     assert list(tmp_path.iterdir()) == []

@@ -4,7 +4,6 @@ import pytest
 from surefoot.evaluation import bootstrap
 from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.metrics import METRICS
-from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import spread_out
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -111,9 +110,3 @@ def test_cells_do_not_divide_ties_and_are_smaller_at_the_top():
     size = np.diff(ends[chosen], prepend=0)
     assert size[:20].max() < 100 < size[-20:].min()
     assert spread_out(ends[:400], 512).tolist() == list(range(400))
-
-
-def test_which_are_ratios_of_sums():
-    assert METRICS.named("label_error").is_ratio(LabelKind.ONE_LABEL)
-    assert not METRICS.named("label_error").is_ratio(LabelKind.MANY_LABELS)
-    assert not METRICS.named("ece").is_ratio(LabelKind.ONE_LABEL)

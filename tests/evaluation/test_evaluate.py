@@ -5,14 +5,15 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot import IGNORE, InputError, Predictions, fit_calibration, fit_temperature
 from surefoot.evaluation import groups as groups_module
 from surefoot.evaluation.evaluate import evaluate, paired_differences
 from surefoot.intervals import clopper_pearson
 from surefoot.metrics import METRICS, ece, error_above_metric, nll
+from surefoot.predictions.classes import reordered
 from surefoot.progress import Progress
 from tests.conftest import draw_many_labels, draw_one_label
-from tests.evaluation.counts import sure, upper
+from tests.evaluation.counts import sure
 
 PAPER = [METRICS.named(name) for name in ("nll", "brier", "label_error", "ece", "e99")]
 
@@ -74,33 +75,21 @@ def test_one_group_has_no_interval_and_two_a_wide_one():
     assert widths[0] > widths[1]
 
 
-def test_the_gap_is_unfamiliar_less_familiar_where_one_has_no_errors():
-    result = evaluate(sure(20, 100), sure(0, 150), metrics=PAPER, resamples=20).gap["e99"]
-    low, high = clopper_pearson(20, 100)
-    assert result.value == pytest.approx(-0.2)
-    assert result.low == pytest.approx(-high)
-    assert result.high == pytest.approx(-0.2 + math.hypot(0.2 - low, upper(150)))
-
-
-def test_the_gap_of_no_errors_on_both_sides_is_as_wide_as_they_leave_open():
-    result = evaluate(sure(0, 43), sure(0, 200), metrics=PAPER, resamples=20).gap["e99"]
-    assert result.value == 0
-    assert (result.low, result.high) == pytest.approx((-upper(43), upper(200)))
-
-
-def test_the_gap_of_equal_counts_is_no_certainty_for_the_sides_are_other_samples():
-    result = evaluate(sure(0, 100), sure(0, 100), metrics=PAPER, resamples=20).gap
-    assert (result["e99"].low, result["e99"].high) == pytest.approx((-upper(100), upper(100)))
-    assert (result["label_error"].low, result["label_error"].high) == pytest.approx((-upper(400), upper(400)))
-
-
-def test_the_gap_of_proportions_is_from_their_exact_intervals_without_resamples_too():
-    for resamples in (0, 20):
-        result = evaluate(sure(20, 100), sure(60, 150), metrics=PAPER, resamples=resamples).gap["e99"]
-        (low_f, high_f), (low_u, high_u) = clopper_pearson(20, 100), clopper_pearson(60, 150)
-        assert result.value == pytest.approx(0.2)
-        assert result.low == pytest.approx(0.2 - math.hypot(0.4 - low_u, high_f - 0.2))
-        assert result.high == pytest.approx(0.2 + math.hypot(high_u - 0.4, 0.2 - low_f))
+@pytest.mark.parametrize("resamples", [0, 20])
+@pytest.mark.parametrize(
+    ("familiar", "unfamiliar"),
+    [((20, 100), (0, 150)), ((20, 100), (60, 150)), ((0, 43), (0, 200)), ((0, 100), (0, 100))],
+)
+def test_the_gap_of_proportions_is_unfamiliar_less_familiar_from_their_exact_intervals(
+    familiar, unfamiliar, resamples
+):
+    """Also of equal counts, as the sides are other samples, and of no errors, which no resample changes."""
+    gap = evaluate(sure(*familiar), sure(*unfamiliar), metrics=PAPER, resamples=resamples).gap["e99"]
+    (low_f, high_f), (low_u, high_u) = clopper_pearson(*familiar), clopper_pearson(*unfamiliar)
+    rate_f, rate_u = familiar[0] / familiar[1], unfamiliar[0] / unfamiliar[1]
+    assert gap.value == pytest.approx(rate_u - rate_f)
+    assert gap.low == pytest.approx(gap.value - math.hypot(rate_u - low_u, high_f - rate_f))
+    assert gap.high == pytest.approx(gap.value + math.hypot(high_u - rate_u, rate_f - low_f))
 
 
 def test_no_resamples_no_intervals_but_exact_ones():
@@ -196,17 +185,36 @@ def test_error_above_any_threshold():
 def test_refuses_sides_that_do_not_match():
     with pytest.raises(InputError, match="classes differ: familiar 4, unfamiliar 3; must be equal"):
         evaluate(draw_one_label(classes=4), draw_one_label(classes=3))
-    with pytest.raises(InputError, match="class names differ: familiar a, b, unfamiliar b, a"):
+    with pytest.raises(InputError, match="have a class 'c'; the classes of 'familiar' are a, b, and must be"):
         evaluate(
             draw_one_label(classes=2, class_names=["a", "b"]),
-            draw_one_label(classes=2, class_names=["b", "a"]),
+            draw_one_label(classes=2, class_names=["b", "c"]),
         )
     with pytest.raises(InputError, match="the unfamiliar predictions have no labels"):
         evaluate(draw_one_label(classes=2), Predictions.from_logits([[1.0, 2.0]], [IGNORE]))
 
 
-def test_tick_counts_every_resample():
-    ticks = []
-    shown = Progress(bar=lambda *_: nullcontext(ticks.append))
-    evaluate(draw_one_label(50), draw_one_label(50), resamples=7, metrics=PAPER, progress=shown)
-    assert sum(ticks) == 14
+def test_sides_with_their_classes_in_another_order_are_the_same():
+    familiar = draw_one_label(classes=3, class_names=["a", "b", "c"])
+    unfamiliar = draw_one_label(classes=3, class_names=["a", "b", "c"], sharpness=3)
+    calibration = fit_calibration("vector", familiar)
+    expected = evaluate(familiar, unfamiliar, calibration=calibration, resamples=10)
+    other = evaluate(familiar, reordered(unfamiliar, (2, 0, 1)), calibration=calibration, resamples=10)
+    assert other.gap["nll"].value == pytest.approx(expected.gap["nll"].value, abs=1e-12)
+    after, before = other.sides["unfamiliar"].metrics["nll"], expected.sides["unfamiliar"].metrics["nll"]
+    assert after.value == pytest.approx(before.value, abs=1e-12)
+
+
+@pytest.mark.parametrize("versions", [1, 2])
+def test_tick_counts_every_resample(versions):
+    ticks, totals = [], []
+
+    def bar(_, total):
+        totals.append(total)
+        return nullcontext(ticks.append)
+
+    shown = Progress(bar=bar)
+    calibration = fit_temperature(draw_one_label(50)) if versions == 2 else None
+    sides = draw_one_label(50), draw_one_label(50)
+    evaluate(*sides, calibration=calibration, resamples=7, metrics=PAPER, progress=shown)
+    assert [sum(ticks)] == totals == [14 * versions]

@@ -322,7 +322,8 @@ def _command(command):
     found = {}
     if command.callback is not None:
         kinds = typing.get_type_hints(inspect.unwrap(command.callback))
-        found["parameters"] = [_parameter(each, kinds.get(each.name)) for each in command.params]
+        params = [each for each in command.get_params(typer.Context(command)) if each.name != "help"]
+        found["parameters"] = [_parameter(each, kinds.get(each.name)) for each in params]
     inner = getattr(command, "commands", {})
     if inner:
         found["commands"] = {name: _command(each) for name, each in inner.items()}

@@ -8,7 +8,7 @@ import pytest
 
 from surefoot import InputError, evaluate, fit_temperature, scan_predictions, write_predictions
 from surefoot.evaluation.bootstrap import Draw, resampled
-from surefoot.evaluation.compare import compare
+from surefoot.evaluation.compare import compare_runs
 from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.metrics import METRICS, ROOT, Metric
 from surefoot.metrics.selective import grows_with_errors
@@ -129,7 +129,7 @@ def test_they_are_compared():
         MethodRuns(name, name, (MethodRun.of_sides(0, ONE.with_logits(t * ONE.logits)),))
         for name, t in (("a", 1), ("b", 0.5))
     ]
-    comparison = compare(runs, ADDED, resamples=50, baseline="a")
+    comparison = compare_runs(runs, ADDED, resamples=50, baseline="a")
     for metric in ADDED:
         cell = comparison.method("b").cells["familiar", metric.name]
         assert cell.mean == metric.function(runs[1].runs[0].after[Split.TEST_FAMILIAR])
@@ -153,7 +153,7 @@ def test_they_stream(predictions, tmp_path):
         bound = score.bound if score.bound and np.isfinite(score.bound) else 1e-3
         assert score.value == pytest.approx(metric.function(predictions), abs=bound + 1e-9), metric.name
     whole = evaluate(predictions, metrics=STREAMABLE, resamples=300).sides["familiar"].metrics
-    ratios = [metric for metric in STREAMABLE if metric.is_ratio(predictions.kind)]
+    ratios = [metric for metric in STREAMABLE if metric.of_kind(predictions.kind).numerator]
     for metric in STREAMABLE if predictions.kind is LabelKind.ONE_LABEL else ratios:
         ours, theirs = streamed.uncalibrated["familiar"].metrics[metric.name], whole[metric.name]
         assert ours.high - ours.low == pytest.approx(theirs.high - theirs.low, rel=0.35), metric.name

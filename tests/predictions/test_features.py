@@ -29,7 +29,7 @@ def test_features_are_read_as_they_were_written(suffix, dtype, tmp_path):
         (np.zeros((6, 2)), "6 features for 7 rows of logits"),
         (np.full((7, 2), np.nan), "features hold NaN in row 0, column 0"),
         (np.full((7, 2), 1e200), r"features up to 1e\+200"),
-        (np.full((7, 2), "x"), "features have type"),
+        (np.full((7, 2), "x"), "features have type text"),
     ],
 )
 def test_wrong_features_are_refused(features, message):

@@ -1,5 +1,5 @@
-import io
-import zipfile
+import re
+import tracemalloc
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surefoot import IGNORE, InputError, LabelKind, Predictions, read_predictions, write_predictions
+from surefoot.predictions.tables import tables_in
 from tests.conftest import draw_many_labels, draw_one_label
 
 
@@ -56,6 +57,70 @@ def test_round_trips_are_exact(draw, members, suffix, tmp_path):
     for predictions in (everything(draw, members=members), draw(7, 4, members=members)):
         write_predictions(predictions, tmp_path / f"p{suffix}")
         assert_equal(read_predictions(tmp_path / f"p{suffix}"), predictions)
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Tables are read a few rows at a time."""
+    monkeypatch.setattr("surefoot.predictions.tables.AT_ONCE", 500)
+    monkeypatch.setattr("surefoot.predictions.tables.CSV_BLOCK", 1)  # the first two lines
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("draw", [draw_one_label, draw_many_labels])
+def test_tables_are_read_a_few_rows_at_a_time(draw, suffix, tmp_path):
+    whole = everything(draw)
+    write_predictions(whole, tmp_path / f"p{suffix}")
+    sizes = [table.num_rows for table in tables_in(tmp_path / f"p{suffix}")]
+    assert sum(sizes) == 12
+    assert len(sizes) > 1
+    read = read_predictions(tmp_path / f"p{suffix}")
+    assert np.array_equal(read.logits, whole.logits)
+    assert np.array_equal(read.labels, whole.labels)
+    assert read.attributes.to_pydict() == whole.attributes.to_pydict()
+    assert [str(group) for group in read.groups] == whole.groups.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        read.logits[0, 0, 0] = 1
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_an_error_says_from_where_its_rows_are_counted(tmp_path):
+    rows = [f"{i},{i},a\n" for i in range(200)]
+    (tmp_path / "p.csv").write_text("logit_a,logit_b,label\n" + "".join([*rows[:100], "1,2,c\n", *rows]))
+    with pytest.raises(
+        InputError, match=r"p\.csv: rows counted from (\d+): label 'c' in row (\d+) is not a"
+    ) as e:
+        read_predictions(tmp_path / "p.csv")
+    start, row = map(int, re.search(r"from (\d+): .* row (\d+)", str(e.value)).groups())
+    assert start + row == 100
+    table = pa.table({"logits": [[1.0, 2.0]] * 100 + [[1.0, 2.0, 3.0]] * 100, "label": [0] * 200})
+    pq.write_table(table, tmp_path / "p.parquet")
+    with pytest.raises(InputError, match="the lengths must be equal"):
+        read_predictions(tmp_path / "p.parquet")
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_a_line_longer_than_what_is_decoded_at_a_time(tmp_path):
+    ids = [str(i) if i != 70 else "x" * 10_000 for i in range(100)]
+    whole = draw_one_label(100, 3, ids=ids, attributes={"text": [f"line\n{i}" for i in range(100)]})
+    write_predictions(whole, tmp_path / "p.csv")
+    read = read_predictions(tmp_path / "p.csv")
+    assert read.ids.tolist() == ids
+    assert np.array_equal(read.logits, whole.logits)
+    assert read.attributes.to_pydict() == whole.attributes.to_pydict()
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
+def test_no_number_is_in_memory_twice(suffix, tmp_path):
+    whole = draw_one_label(100_000, 10)
+    write_predictions(whole, tmp_path / f"p{suffix}")
+    tracemalloc.start()
+    read = read_predictions(tmp_path / f"p{suffix}")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(read.logits, whole.logits)
+    assert peak < 1.3 * 8 * 100_000 * 11
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
@@ -114,6 +179,7 @@ def test_labels_by_index_by_name_and_where_names_are_numbers(tmp_path):
         ("logit_cat,logit_dog,label\n1,0,1\n1,0,0\n", [1, 0]),
         ("prob_0,prob_1,label\n0.5,0.5,1\n1,0,0\n", [1, 0]),
         ("prob_3,prob_7,label\n0.5,0.5,7\n1,0,3\n", [1, 0]),
+        ("prob_3,prob_7,label\n0.5,0.5,7.0\n1,0,3\n1,0,-100\n", [1, 0, IGNORE]),
         ("prob_1,prob_0,label\n0.5,0.5,1\n1,0,0\n", [0, 1]),
         ("prob_1,prob_0,prob_unsure,label\n1,0,0,1\n0,1,0,0\n", [0, 1]),
         ("prob_1,prob_0,prob_unsure,label\n1,0,0,1\n0,1,0,0\n0,0,1,unsure\n", [0, 1, 2]),
@@ -221,6 +287,7 @@ REFUSED = {
     "p.csv NaN": (csv, "logit_a,logit_b,label\n1,nan,a\n", "logits hold NaN in row 0, column 1"),
     "p.csv single class": (csv, "logit_a,label\n1,0\n", "a single class 'a'; allowed: two or more"),
     "p.csv not a class": (csv, "logit_a,logit_b,label\n1,0,c\n", "label 'c' in row 0 is not a class; allowed: a, b"),
+    "p.csv not a number of a class": (csv, "prob_3,prob_7,label\n1,0,3\n1,0,1\n", "label '1' in row 1 is not a class; allowed: 3, 7"),
     "p.csv text": (csv, "logit_a,logit_b,label\n1,2,a\nx,2,a\n", "'logit_a' has type string with 'x' in row 1; allowed: numbers"),
     "p.csv gap": (csv, "logit_a,logit_b,label\n1,2,a\n,2,a\n", "'logit_a' is empty in row 1"),
     "p.csv twice": (csv, "logit_a,logit_a,label\n1,2,a\n", "'logit_a' occurs twice"),
@@ -285,15 +352,6 @@ def test_a_list_does_not_fit_into_a_csv(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_refuses_a_zip_that_is_no_npz(tmp_path):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        archive.writestr("logits", "hello")
-    (tmp_path / "p.npz").write_bytes(content.getvalue())
-    with pytest.raises(InputError):
-        read_predictions(tmp_path / "p.npz")
-
-
 def test_refuses_other_types_missing_files_and_members_in_csv(tmp_path):
     with pytest.raises(InputError, match=r"unknown file type '.pkl'; have: .npz, .parquet, .csv"):
         read_predictions(tmp_path / "p.pkl")
@@ -317,11 +375,3 @@ def test_no_bytes_bring_anything_but_a_sentence(tmp_path, content):
         path.write_bytes(content)
         with pytest.raises(InputError):
             read_predictions(path)
-
-
-def test_where_names_are_numbers_labels_are_names(tmp_path):
-    (tmp_path / "p.csv").write_text("prob_3,prob_7,label\n0.5,0.5,7.0\n1,0,3\n1,0,-100\n")
-    assert read_predictions(tmp_path / "p.csv").labels.tolist() == [1, 0, IGNORE]
-    (tmp_path / "p.csv").write_text("prob_3,prob_7,label\n0.5,0.5,7\n1,0,1\n")
-    with pytest.raises(InputError, match="label '1' in row 1 is not a class; allowed: 3, 7"):
-        read_predictions(tmp_path / "p.csv")

@@ -55,35 +55,16 @@ def test_any_number_of_classes_gives_the_metrics(classes):
     assert metrics.entropy(predictions) == pytest.approx(oracles.entropy(probs), abs=1e-12)
 
 
-@pytest.mark.parametrize("size", [0.1, 3.0, 60.0, 1e6, 1e30])
-def test_facts_of_float32_logits_of_many_classes_are_exact_to_1e_7(size):
-    rng = np.random.default_rng(0)
-    logits = (size * rng.standard_normal((500, 120))).astype(np.float32)
-    logits += np.float32(size) * rng.standard_normal((500, 1)).astype(np.float32) * 20  # also far from 0
-    labels = np.where(rng.random(500) < 0.7, logits.argmax(axis=1), rng.integers(0, 120, 500))
+@pytest.mark.parametrize("size", [0.1, 60.0, 1e30])
+def test_float32_logits_have_the_facts_of_the_same_numbers_in_float64(size):
+    logits = (size * np.random.default_rng(0).standard_normal((500, 120))).astype(np.float32)
+    labels = np.arange(500) % 120
     narrow, wide = (Predictions.from_logits(each, labels) for each in (logits, logits.astype(np.float64)))
-    for fact in ("log_p_true", "confidence", "squared_error", "entropy"):
-        found, exact = getattr(narrow.outcomes, fact), getattr(wide.outcomes, fact)
-        np.testing.assert_allclose(found, exact, rtol=1e-7, atol=1e-7)
-    assert np.array_equal(narrow.outcomes.correct, wide.outcomes.correct)
-    small = wide.outcomes.log_p_true > -1e-3  # exact also where little is left for the other classes
-    np.testing.assert_allclose(
-        narrow.outcomes.log_p_true[small], wide.outcomes.log_p_true[small], rtol=1e-5, atol=1e-30
-    )
-    assert metrics.nll(narrow) == pytest.approx(metrics.nll(wide), rel=1e-8)
+    for fact in ("log_p_true", "confidence", "squared_error", "entropy", "correct"):
+        assert np.array_equal(getattr(narrow.outcomes, fact), getattr(wide.outcomes, fact))
 
 
 def test_rows_of_float32_logits_tie_whatever_the_order_of_their_classes():
     row = np.random.default_rng(0).standard_normal(120).astype(np.float32)
     rows = np.stack([np.random.default_rng(seed).permutation(row) for seed in range(50)])
     assert len(np.unique(Predictions.from_logits(rows, np.zeros(50, dtype=int)).outcomes.confidence)) == 1
-
-
-def test_a_row_of_float32_logits_has_the_same_facts_beside_any_other():
-    rng = np.random.default_rng(0)
-    row = rng.standard_normal((1, 120)).astype(np.float32)
-    alone, beside = (
-        Predictions.from_logits(each, np.zeros(len(each), dtype=int)).outcomes
-        for each in (row, np.concatenate([row, row + 1000]))
-    )
-    assert alone.log_p_true[0] == beside.log_p_true[0]

@@ -281,7 +281,10 @@ def test_method_curves_and_their_marks():
         at = further.temperature.index(fitted)
         assert further.calibrated == (further.familiar[at], further.unfamiliar[at])
         assert set(curve.temperature) < set(further.temperature)
-    members = MemberTemperatures((divided_by(2.5),))
+    of_one = divided_by(2.5)
+    members = MemberTemperatures(
+        members=(of_one,), n=of_one.n, label_kind=of_one.label_kind, classes=of_one.classes
+    )
     by_predictions = numbers.method_curve([replace(plain, calibration=members)])
     assert by_predictions.calibrated == pytest.approx([nll(scaled(side, 2.5)) for side in before])
     assert numbers.method_curve([plain]).calibrated is None

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from surefoot import InputError, Predictions
-from surefoot.evaluation.compare import compare, comparison_from_scores
+from surefoot.evaluation.compare import compare_runs, comparison_from_scores
 from surefoot.evaluation.comparison import MethodRun, MethodRuns, RunScore
 from surefoot.metrics import METRICS
 from surefoot.report.study_tables import (
@@ -216,7 +216,7 @@ def resampled():
     methods = [
         replace(ABOUT[i], runs=tuple(drawn_run(run, s) for run in range(3))) for i, s in ((0, 6.0), (1, 1.0))
     ]
-    return compare(methods, [METRICS.named("nll"), METRICS.named("ece")], resamples=40)
+    return compare_runs(methods, [METRICS.named("nll"), METRICS.named("ece")], resamples=40)
 
 
 def test_differences_are_shown_with_their_intervals():

@@ -122,7 +122,7 @@ def test_reliability_bins_and_band():
 
 def test_risk_coverage_ends_at_the_error_rate():
     outcomes = draw_one_label(5000, 4).outcomes
-    curve = data.risk_coverage(outcomes)
+    curve = data.risk_coverage(outcomes.pooled_curve)
     assert len(curve.coverage) <= data.CURVE_POINTS
     assert (curve.coverage[0], curve.coverage[-1]) == (0, 1)
     assert curve.risk[-1] == pytest.approx(1 - outcomes.correct.mean())

@@ -106,15 +106,6 @@ def test_a_failure_in_one_thread_ends_the_others(tmp_path, monkeypatch):
     assert source.parts[4] not in begun
 
 
-def test_two_sides_must_be_alike(tmp_path):
-    sources = []
-    for side, classes in (("familiar", 3), ("unfamiliar", 4)):
-        (tmp_path / side).mkdir()
-        sources.append(written(tmp_path / side, [draw_one_label(20, classes)]))
-    with pytest.raises(InputError, match="classes differ: familiar 3, unfamiliar 4; must be equal"):
-        evaluate(*sources)
-
-
 SORTED = draw_one_label(4000, sharpness=3, seed=3)
 SORTED = SORTED.take(np.argsort(SORTED.outcomes.confidence))
 LARGE_LAST = draw_one_label(5000, seed=4)  # the first rows say nothing of how large the logits are
@@ -210,7 +201,6 @@ def test_what_python_refuses_of_files(tmp_path):
         (lambda: evaluate(scanned, memory), "unfamiliar is in memory and familiar scanned; allowed: both"),
         (lambda: fit_calibration("temperature", memory.logits), "val has type ndarray; allowed: Predictions"),
         (lambda: fit_calibration("temperature", scanned, weights="w"), "weights cannot be streamed"),
-        (lambda: fit_calibration("platt", scanned), "method 'platt' cannot be streamed; have: temperature"),
         (lambda: scan_predictions([]), "the list of prediction files is empty"),
         (lambda: scan_predictions(tmp_path, engine="spark"), "engine is 'spark'; allowed: local, ray"),
         (lambda: scan_predictions(tmp_path, address="x:1"), "allowed: with the engine 'ray'"),

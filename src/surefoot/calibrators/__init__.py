@@ -1,28 +1,22 @@
-"""Calibrators: each is fitted on validation data and gives a Calibration, a function on Predictions.
-
-Importing this package does not import scipy: the fit functions are imported when they are called.
-"""
+"""Calibrators: each is fitted on validation data and gives a Calibration, a function on Predictions."""
 
 import json
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, replace
-from functools import partial
-from importlib import import_module
-from operator import attrgetter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
 from surefoot.arguments import checked
-from surefoot.calibrators.calibration import (
-    SHARED,
-    Calibration,
-    Evidence,
-    fit_without_zeros,
-    naming_classes,
-    positive,
-)
-from surefoot.calibrators.options import BINS, BUDGET, REFERENCE, REGULARISATION, WEIGHTS, Option
+from surefoot.calibrators.advice import data_remarks, effect_remarks
+from surefoot.calibrators.affine import DIRICHLET, MATRIX, REGULARISATION, VECTOR, folds_of
+from surefoot.calibrators.before_averaging import TEMPERATURE_BEFORE_AVERAGING
+from surefoot.calibrators.budget import BUDGET_TEMPERATURE
+from surefoot.calibrators.calibration import SHARED, Calibration, Evidence
+from surefoot.calibrators.declaration import Calibrator, Option
+from surefoot.calibrators.novelty import NOVELTY
+from surefoot.calibrators.one_vs_rest import BETA, PLATT
+from surefoot.calibrators.pieces import HISTOGRAM, ISOTONIC
+from surefoot.calibrators.temperature import MEMBER_TEMPERATURES, SOFTENING, TEMPERATURE, weighted_rows
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
@@ -33,7 +27,7 @@ from surefoot.registry import Registry
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-    from surefoot.predictions.outcomes import Array, Bools
+    from surefoot.predictions.outcomes import Array
     from surefoot.predictions.predictions import Predictions
     from surefoot.predictions.scanned import ScannedPredictions
 
@@ -67,102 +61,24 @@ DEFINITIONS = {
 }
 
 
-@checked
-@dataclass(frozen=True)
-class Calibrator:
-    """A way to fit a calibration, and to read what was saved."""
-
-    name: str
-    title: str
-    formula: str
-    reference: str
-    _: KW_ONLY
-    kind: str  # of its calibrations, in files
-    fit: Callable[..., Calibration]  # of Predictions, and of `options` by name
-    read: Callable[[dict[str, Any]], Calibration]  # `from_dict` of its class
-    options: tuple[Option, ...] = ()  # the keyword arguments that `fit` takes
-    one_label_only: bool = False  # whether it needs classes that exclude each other
-    one_model: bool = True  # whether the logits of one model are enough: no novelty, no members
-
-    @property
-    def option_names(self) -> tuple[str, ...]:
-        """The names of the options."""
-        return tuple(option.name for option in self.options)
-
-    def fitted(self, val: "Predictions", **options: Any) -> Calibration:
-        """`fit`, where probabilities may be exactly 0; the calibration knows the names of the classes."""
-        refuse_unknown(f"option of method {self.name}:", options, self.option_names)
-        for option in self.options:
-            options.setdefault(option.name, option.default)
-            option.check(options[option.name])
-        return naming_classes(partial(fit_without_zeros, self.fit))(val, **options)
-
-
-def _later(path: str) -> Callable[..., Any]:
-    """A function of a module of this package, which is imported when it is called."""
-    module, _, name = path.partition(":")
-    return lambda given, **options: attrgetter(name)(import_module(f"surefoot.calibrators.{module}"))(
-        given, **options
-    )
-
-
-# fmt: off
-CALIBRATORS: Registry[Calibrator] = Registry("method", (
-    Calibrator("temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017",
-               kind="temperature", fit=_later("temperature:fit_temperature"),
-               read=_later("temperature:Temperature.from_dict"), options=(WEIGHTS,)),
-    Calibrator("member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
-               "Li & Hoiem, CVPR 2020",
-               kind="member-temperatures", fit=_later("temperature:fit_member_temperatures"),
-               read=_later("temperature:MemberTemperatures.from_dict"), one_model=False),
-    Calibrator("temperature-before-averaging", "One temperature before averaging",
-               "mean over members of softmax(z_m / T), one T", "Li & Hoiem, CVPR 2020",
-               kind="temperature-before-averaging",
-               fit=_later("before_averaging:fit_temperature_before_averaging"),
-               read=_later("before_averaging:TemperatureBeforeAveraging.from_dict"), one_model=False),
-    Calibrator("softening", "One temperature, of 1 or more", "softmax(z / max(1, T)), members averaged first",
-               "Li & Hoiem, CVPR 2020",
-               kind="temperature", fit=_later("temperature:fit_temperature_at_least_one"),
-               read=_later("temperature:Temperature.from_dict"), options=(WEIGHTS,)),
-    Calibrator("budget", "Risk-budget temperature", "largest T with NLL(z / T) <= (1 + budget) min NLL",
-               "this package",
-               kind="budget", fit=_later("budget:fit_budget_temperature"),
-               read=_later("budget:BudgetTemperature.from_dict"),
-               options=(BUDGET, REFERENCE)),
-    Calibrator("novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
-               "Li & Hoiem, CVPR 2020",
-               kind="novelty", fit=_later("novelty:fit_novelty_scaling"),
-               read=_later("novelty:NoveltyScaling.from_dict"), one_model=False),
-    Calibrator("vector", "Vector scaling", "softmax(w z + b), a weight and a bias for each class",
-               "Guo et al., ICML 2017",
-               kind="vector", fit=_later("affine:fit_vector_scaling"),
-               read=_later("affine:VectorScaling.from_dict"), options=(REGULARISATION, WEIGHTS)),
-    Calibrator("matrix", "Matrix scaling", "softmax(W z + b), regularised off the diagonal",
-               "Kull et al., NeurIPS 2019",
-               kind="matrix", fit=_later("affine:fit_matrix_scaling"),
-               read=_later("affine:MatrixScaling.from_dict"), options=(REGULARISATION, WEIGHTS), one_label_only=True),
-    Calibrator("dirichlet", "Dirichlet calibration", "softmax(W log p + b), regularised off the diagonal",
-               "Kull et al., NeurIPS 2019",
-               kind="dirichlet", fit=_later("affine:fit_dirichlet_scaling"),
-               read=_later("affine:DirichletScaling.from_dict"), options=(REGULARISATION, WEIGHTS), one_label_only=True),
-    Calibrator("platt", "Platt scaling", "sigmoid(a log(p / (1 - p)) + c) of each class, divided by the sum",
-               "Platt, 1999",
-               kind="platt", fit=_later("one_vs_rest:fit_platt_scaling"),
-               read=_later("one_vs_rest:PlattScaling.from_dict"), options=(WEIGHTS,)),
-    Calibrator("beta", "Beta calibration", "sigmoid(a log p - b log(1 - p) + c) of each class, divided by the sum",
-               "Kull et al., AISTATS 2017",
-               kind="beta", fit=_later("one_vs_rest:fit_beta_calibration"),
-               read=_later("one_vs_rest:BetaCalibration.from_dict"), options=(WEIGHTS,)),
-    Calibrator("isotonic", "Isotonic regression", "a non-decreasing curve of each class's p, divided by the sum",
-               "Zadrozny & Elkan, KDD 2002",
-               kind="isotonic", fit=_later("pieces:fit_isotonic_calibration"),
-               read=_later("pieces:IsotonicCalibration.from_dict"), options=(WEIGHTS,)),
-    Calibrator("histogram", "Histogram binning", "the share of each class in bins of equal mass, divided by the sum",
-               "Zadrozny & Elkan, ICML 2001",
-               kind="histogram", fit=_later("pieces:fit_histogram_calibration"),
-               read=_later("pieces:HistogramCalibration.from_dict"), options=(BINS, WEIGHTS)),
-))
-# fmt: on
+CALIBRATORS: Registry[Calibrator] = Registry(
+    "method",
+    (
+        TEMPERATURE,
+        MEMBER_TEMPERATURES,
+        TEMPERATURE_BEFORE_AVERAGING,
+        SOFTENING,
+        BUDGET_TEMPERATURE,
+        NOVELTY,
+        VECTOR,
+        MATRIX,
+        DIRICHLET,
+        PLATT,
+        BETA,
+        ISOTONIC,
+        HISTOGRAM,
+    ),
+)
 
 
 @checked
@@ -205,8 +121,6 @@ def fit_calibration(
         return fit_files(name, val, given, force=force, shown=shown)
     with shown.busy("fitting"):
         if weights is not None:
-            from surefoot.calibrators.temperature import weighted_rows
-
             of_rows = _column_of_weights(val, weights) if isinstance(weights, str) else weights
             val, options["weights"] = weighted_rows(val, of_rows)
         if force:
@@ -229,7 +143,7 @@ def cautious_fit(calibrator: Calibrator, val: "Predictions", **options: Any) -> 
 
 def _better_remarks(val: "Predictions") -> tuple[str, ...]:
     """Whether isotonic calibration is better than none, on rows left out of its fit."""
-    held_out = _without_folds(CALIBRATORS.named("isotonic"), val, {})
+    held_out = _without_folds(ISOTONIC, val, {})
     if held_out is None:
         return ()
     nlls, eces = ([metric(each) for each in (val, held_out)] for metric in (nll_unclipped, ece))
@@ -250,8 +164,6 @@ def _with_held_out(
     calibrator: Calibrator, fitted: Calibration, val: "Predictions", options: dict[str, Any]
 ) -> Evidence:
     """The evidence with the effect on rows left out, where it takes little time, and with remarks on it and on the data."""
-    from surefoot.calibrators.advice import data_remarks, effect_remarks
-
     evidence, held_out = fitted.evidence, None
     assert evidence is not None
     is_declined = getattr(fitted, "declined", None) is not None
@@ -272,14 +184,18 @@ def _with_held_out(
 def _without_folds(
     calibrator: Calibrator, val: "Predictions", options: dict[str, Any]
 ) -> "Predictions | None":
-    """Every row calibrated by a fit without its fold; None where some fit has too few rows."""
-    from surefoot.calibrators.folds import out_of_fold
-
-    def fit(rows: "Bools") -> Calibration:
-        weights = {"weights": options["weights"][rows]} if "weights" in options else {}
-        return calibrator.fitted(val.take(rows), **(options | weights))
-
-    return out_of_fold(val, fit)
+    """Every row calibrated by a fit without its fold, members averaged; None where some fit has too few rows."""
+    averaged, given = val.average(), dict(options)
+    logits = averaged.logits.copy()
+    held_out = list(folds_of(val.n, val.groups))
+    for fold in held_out:
+        if not bool((val.labels[~fold] >= 0).any()):
+            return None
+        if "weights" in options:
+            given["weights"] = options["weights"][~fold]
+        fitted = calibrator.fitted(val.take(~fold), **given)
+        logits[:, fold] = fitted(val.take(fold)).average().logits
+    return averaged.with_logits(logits) if held_out else None
 
 
 def _column_of_weights(val: "Predictions", name: str) -> "Array":
@@ -330,22 +246,17 @@ def calibration_document(calibration: Calibration | None) -> dict[str, Any]:
 def calibration_from(document: dict[str, Any]) -> Calibration:
     """From plain values; ValueError, KeyError, TypeError or AttributeError if they are wrong."""
     if document.get("format", FORMAT) != FORMAT:
-        raise ValueError(f"format {document['format']!r} is not one this version reads; allowed: {FORMAT}")
+        raise InputError(f"format {document['format']!r} is not one this version reads; allowed: {FORMAT}")
     readers = {calibrator.kind: calibrator.read for calibrator in CALIBRATORS}
     kind = document.get("kind")
     if kind not in readers:
-        raise ValueError(f"kind is {kind!r}; allowed: {', '.join(readers)}")
-    read = readers[kind](document)
-    names = class_names_from(document)
-    if names is not None and len(names) != read.classes:
-        raise ValueError(f"{len(names)} class names for {read.classes} classes; the numbers must be equal")
-    read = replace(read, class_names=names)
-    if document.get("lowest_probability") is None:
-        return read
-    lowest = positive(document, "lowest_probability")
-    if lowest >= 0.5:
-        raise ValueError(f"lowest_probability is {lowest}; allowed: a number above 0 and below 0.5")
-    return replace(read, lowest_probability=lowest)
+        raise InputError(f"kind is {kind!r}; allowed: {', '.join(readers)}")
+    lowest = document.get("lowest_probability")
+    return replace(
+        readers[kind](document),
+        class_names=class_names_from(document),
+        lowest_probability=None if lowest is None else float(lowest),
+    )
 
 
 __all__ = [

@@ -1,15 +1,18 @@
 """Remarks on predictions that are probably not what the user meant, and on calibrations that do not help."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from surefoot.metrics import ece
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.zeros import LOG_ZERO, TOLERANCE, log_probs
 from surefoot.text import count_of
+
+if TYPE_CHECKING:
+    from surefoot.predictions.predictions import Predictions
 
 FEWEST_ROWS = 20  # below, such patterns occur by chance
 SUM_TOLERANCE = 1e-3
@@ -21,7 +24,7 @@ WORSE_ECE = 0.02
 DISTINCT_SHARE = 0.5  # of the other numbers that are different; trees have few different ones
 
 
-def data_remarks(val: Predictions) -> list[str]:
+def data_remarks(val: "Predictions") -> list[str]:
     """What looks wrong with the logits for a calibrator; empty if nothing does."""
     zeros = zeros_remark(val)
     if zeros is not None or val.n < FEWEST_ROWS:
@@ -31,7 +34,7 @@ def data_remarks(val: Predictions) -> list[str]:
     return [] if found is None else [found]
 
 
-def probabilities_remark(predictions: Predictions) -> str | None:
+def probabilities_remark(predictions: "Predictions") -> str | None:
     """Whether the logits look like probabilities; this is the mistake that changes every metric."""
     logits = predictions.logits[0]
     if predictions.n < FEWEST_ROWS or _probabilities(logits[:FIRST_ROWS], predictions.kind) is None:
@@ -74,7 +77,7 @@ def _standardised(logits: Array) -> str | None:
     return None
 
 
-def zeros_remark(val: Predictions) -> str | None:
+def zeros_remark(val: "Predictions") -> str | None:
     """Whether probabilities of exactly 0 are read as larger ones by a fit."""
     lowest = val.half_of_smallest()
     if lowest is None:
@@ -110,7 +113,7 @@ def _clipped(logits: Array, kind: LabelKind) -> str | None:
     )
 
 
-def effect_remarks(before: Predictions, held_out: Predictions) -> list[str]:
+def effect_remarks(before: "Predictions", held_out: "Predictions") -> list[str]:
     """Whether NLL or ECE are clearly worse on rows that the fit has not seen, each calibrated without it."""
     worse = []
     rises = before.outcomes.log_p_true - held_out.outcomes.log_p_true

@@ -1,38 +1,37 @@
 """Vector, matrix and Dirichlet scaling: an affine map of the logits, regularised, fitted exactly."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.calibrators.calibration import (
-    Calibration,
-    evidence_from,
-    naming_classes,
-    not_negative,
-    numbers_from,
-)
-from surefoot.calibrators.folds import folds_of
+from surefoot.calibrators.calibration import Calibration, data_facts, require_numbers
+from surefoot.calibrators.declaration import Calibrator, Option
 from surefoot.calibrators.logistic import (
     EXACT,
     ROUGH,
     Design,
+    Diagonal,
     Full,
     Penalty,
     Problem,
-    Separate,
     minimised,
+    with_bias,
 )
-from surefoot.calibrators.options import REGULARISATION
-from surefoot.calibrators.temperature import fit_temperature, weighted_rows
+from surefoot.calibrators.temperature import WEIGHTS, fit_temperature, weighted_rows
 from surefoot.errors import InputError
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array, Bools
-from surefoot.predictions.predictions import Predictions
 
+if TYPE_CHECKING:
+    from surefoot.predictions.predictions import Predictions
+
+FOLDS = 5
+SEED = 0
 GRID = tuple(10.0**power for power in range(6, -5, -1))  # of the regularisation, from strong to weak
 _KEYS = tuple(np.sqrt(np.arange(2.0, 66.0)).tolist())  # of a sum of a row's logits that differs between rows
 HOPELESS = 1.01  # times the lowest NLL: the search goes no further after two weaker ones in a row above it
@@ -55,12 +54,64 @@ class Affine(Calibration):
     bias: tuple[float, ...]
     regularisation: float
     cross_validated: bool  # whether cross-validation chose the regularisation
-    n: int
-    label_kind: LabelKind
-    classes: int
     separable: bool = False  # the labels of the fitted rows are predicted perfectly
 
-    def apply(self, predictions: Predictions) -> Predictions:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rows = 1 if self.is_diagonal else self.classes
+        if len(self.weights) != rows:
+            raise InputError(f"weights are not a list of {rows} rows")
+        for name, numbers in (*(("weights", row) for row in self.weights), ("bias", self.bias)):
+            require_numbers(name, numbers, count=self.classes)
+        require_numbers("regularisation", [self.regularisation], least=0)
+
+    @classmethod
+    def fit(
+        cls,
+        val: "Predictions",
+        *,
+        regularisation: float | None = None,
+        weights: ArrayLike | None = None,
+    ) -> Self:
+        """The parameters with the least mean NLL + r penalty(V), V those of logits in units of T.
+
+        T is that of `fit_temperature`. The penalty of a vector is mean_k (v_k - mean v)^2 + mean_k b_k^2: the
+        more regularisation, the closer to one temperature. That of a matrix is the mean over i != j of V_ij^2
+        + mean_k b_k^2 (ODIR). Without `regularisation`, five-fold cross-validation on `val` chooses it.
+        """
+        if val.kind is LabelKind.MANY_LABELS and not cls.is_diagonal:
+            raise InputError(
+                f"method {cls.kind!r} mixes classes that exclude each other, and these rows have many "
+                "labels; allowed: vector, platt, beta, isotonic, histogram, temperature"
+            )
+        REGULARISATION.check(regularisation)
+        labelled, rows = weighted_rows(val, weights)
+        features = _features(cls, labelled.logits[0], labelled.kind)
+        plain = fit_temperature(labelled, weights=None if weights is None else rows)
+        unit = plain.temperature
+        if plain.at_bound:
+            unit = max(float(np.sqrt(np.square(features).mean())), 1e-30)
+        if plain.separable:
+            margin = _smallest_margin(labelled) / (CERTAIN + math.log(labelled.classes))
+            unit = margin if margin > NO_MARGIN * unit else unit
+        features /= unit
+        chosen = regularisation
+        if chosen is None:
+            chosen = _cross_validated(cls, features, labelled, rows)
+        design, penalty = _design(cls, features), _penalty(cls, labelled, chosen)
+        problem = _problem(design, labelled.labels, rows, penalty)
+        found = minimised(problem, design.start(), tolerance=EXACT)
+        own, bias = found[:, :-1] / unit, found[:, -1]
+        return cls(
+            weights=tuple(map(tuple, (own.T if cls.is_diagonal else own).tolist())),
+            bias=tuple(bias.tolist()),
+            regularisation=float(chosen),
+            cross_validated=regularisation is None,
+            separable=float(problem.losses(found).sum()) < SEPARATED,
+            **data_facts(labelled),
+        )
+
+    def apply(self, predictions: "Predictions") -> "Predictions":
         """W f + b, computed in float64."""
         weights, bias = np.array(self.weights), np.array(self.bias)
         features = _features(type(self), predictions.logits[0], self.label_kind)
@@ -77,34 +128,6 @@ class Affine(Calibration):
     def parameter_count(self) -> int:
         """How many numbers were fitted."""
         return sum(len(row) for row in self.weights) + len(self.bias)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return super().to_dict() | {
-            "weights": [list(row) for row in self.weights],
-            "bias": list(self.bias),
-            "label_kind": str(self.label_kind),
-        }
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values."""
-        classes = int(document["classes"])
-        rows = 1 if cls.is_diagonal else classes
-        weights = document["weights"]
-        if not isinstance(weights, list) or len(weights) != rows:
-            raise ValueError(f"weights are not a list of {rows} rows")
-        return cls(
-            weights=tuple(numbers_from(row, "weights", classes) for row in weights),
-            bias=numbers_from(document["bias"], "bias", classes),
-            regularisation=not_negative(document, "regularisation"),
-            cross_validated=bool(document["cross_validated"]),
-            n=int(document["n"]),
-            label_kind=LabelKind(document["label_kind"]),
-            classes=classes,
-            separable=bool(document["separable"]),
-            evidence=evidence_from(document),
-        )
 
     def summary(self) -> str:
         """The fitted numbers where they are few, otherwise how many there are."""
@@ -129,106 +152,30 @@ class Affine(Calibration):
         return []
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorScaling(Affine):
-    """A weight and a bias for each class."""
+    """softmax(w * f + b), f = z - mean z: a weight and a bias for each class. Guo et al., ICML 2017.
+
+    For many labels sigmoid(w_k z_k + b_k).
+    """
 
     kind: ClassVar[str] = "vector"
     is_diagonal: ClassVar[bool] = True
 
 
-@dataclass(frozen=True, kw_only=True)
 class MatrixScaling(Affine):
-    """A weight for each pair of classes, and biases."""
+    """softmax(W f + b), f = z - mean z, regularised off the diagonal (ODIR). Kull et al., NeurIPS 2019."""
 
     kind: ClassVar[str] = "matrix"
 
 
-@dataclass(frozen=True, kw_only=True)
 class DirichletScaling(Affine):
-    """The same of log probabilities."""
+    """softmax(W log p + b), as matrix scaling of the logarithms of the probabilities."""
 
     kind: ClassVar[str] = "dirichlet"
     is_log_probability: ClassVar[bool] = True
 
 
-Kind = TypeVar("Kind", bound=Affine)
-
-
-@naming_classes
-def fit_vector_scaling(
-    val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
-) -> VectorScaling:
-    """softmax(w * f + b), f = z - mean z: a weight and a bias for each class. Guo et al., ICML 2017.
-
-    Minimises the mean NLL + r (mean_k (v_k - mean v)^2 + mean_k b_k^2), v = w T, T that of `fit_temperature`:
-    the more regularisation, the closer to one temperature. For many labels sigmoid(w_k z_k + b_k). Without
-    `regularisation`, five-fold cross-validation on `val` chooses it. `weights` are those of the rows.
-    """
-    return _fit(VectorScaling, val, regularisation, weights)
-
-
-@naming_classes
-def fit_matrix_scaling(
-    val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
-) -> MatrixScaling:
-    """softmax(W f + b), f = z - mean z, regularised off the diagonal (ODIR). Kull et al., NeurIPS 2019.
-
-    Minimises the mean NLL + r (mean over i != j of V_ij^2 + mean_k b_k^2), V = W T, T that of
-    `fit_temperature`. Without `regularisation`, five-fold cross-validation on `val` chooses it.
-    """
-    return _fit(MatrixScaling, val, regularisation, weights)
-
-
-@naming_classes
-def fit_dirichlet_scaling(
-    val: Predictions, *, regularisation: float | None = None, weights: ArrayLike | None = None
-) -> DirichletScaling:
-    """softmax(W log p + b), regularised off the diagonal (ODIR). Kull et al., NeurIPS 2019.
-
-    As `fit_matrix_scaling`, of the logarithms of the probabilities.
-    """
-    return _fit(DirichletScaling, val, regularisation, weights)
-
-
-def _fit(kind: type[Kind], val: Predictions, regularisation: float | None, weights: ArrayLike | None) -> Kind:
-    """The best parameters; with logits in units of T, so that the regularisation is, too."""
-    if val.kind is LabelKind.MANY_LABELS and not kind.is_diagonal:
-        raise InputError(
-            f"method {kind.kind!r} mixes classes that exclude each other, and these rows have many labels; "
-            "allowed: vector, platt, beta, isotonic, histogram, temperature"
-        )
-    REGULARISATION.check(regularisation)
-    labelled, rows = weighted_rows(val, weights)
-    features = _features(kind, labelled.logits[0], labelled.kind)
-    plain = fit_temperature(labelled, weights=None if weights is None else rows)
-    unit = plain.temperature
-    if plain.at_bound:
-        unit = max(float(np.sqrt(np.square(features).mean())), 1e-30)
-    if plain.separable:
-        margin = _smallest_margin(labelled) / (CERTAIN + math.log(labelled.classes))
-        unit = margin if margin > NO_MARGIN * unit else unit
-    features /= unit
-    chosen = regularisation
-    if chosen is None:
-        chosen = _cross_validated(kind, features, labelled, rows)
-    design, penalty = _design(kind, features), _penalty(kind, labelled, chosen)
-    problem = _problem(design, labelled.labels, rows, penalty)
-    found = minimised(problem, _start(design), tolerance=EXACT)
-    own, bias = found[:, :-1] / unit, found[:, -1]
-    return kind(
-        weights=tuple(map(tuple, (own.T if kind.is_diagonal else own).tolist())),
-        bias=tuple(bias.tolist()),
-        regularisation=float(chosen),
-        cross_validated=regularisation is None,
-        n=labelled.n,
-        label_kind=labelled.kind,
-        classes=labelled.classes,
-        separable=float(problem.losses(found).sum()) < SEPARATED,
-    )
-
-
-def _smallest_margin(labelled: Predictions) -> float:
+def _smallest_margin(labelled: "Predictions") -> float:
     """How far the logits of known labels are at least above all others, or on the right side of 0."""
     logits, labels = labelled.logits[0].astype(np.float64), labelled.labels
     if labelled.kind is LabelKind.MANY_LABELS:
@@ -248,7 +195,7 @@ class _Fold:
     share: float  # the weight of the rows to test
 
 
-def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> float:
+def _cross_validated(kind: type[Affine], features: Array, labelled: "Predictions", rows: Array) -> float:
     """The regularisation of the grid with the lowest NLL of rows left out; of equal ones the strongest.
 
     Without groups, equal rows are a group: neither copies nor the order of rows change the folds.
@@ -257,7 +204,7 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
     if len(part) < labelled.n:
         features, labelled, rows = features[:, part], labelled.take(part), rows[part]
     folds, design = _folds(kind, features, labelled, rows), _design(kind, features)
-    parameters = [_start(design)] * len(folds)
+    parameters = [design.start()] * len(folds)
     best, least, worse = GRID[0], math.inf, 0
     for strength in GRID:
         penalty = _penalty(kind, labelled, strength)
@@ -275,7 +222,26 @@ def _cross_validated(kind: type[Affine], features: Array, labelled: Predictions,
     return best
 
 
-def _folds(kind: type[Affine], features: Array, labelled: Predictions, rows: Array) -> list[_Fold]:
+def folds_of(n: int, groups: NDArray[np.generic] | None, folds: int = FOLDS) -> Iterator[Bools]:
+    """For each fold, whether a row is held out; a group is never divided. The same every time.
+
+    Fewer folds where there are fewer rows or groups; none where there is one only.
+
+    >>> [fold.tolist() for fold in folds_of(4, np.array(["a", "b", "a", "b"]))]
+    [[True, False, True, False], [False, True, False, True]]
+    """
+    unit_of = np.arange(n) if groups is None else np.unique(groups, return_inverse=True)[1]
+    units = int(unit_of.max()) + 1 if n else 0
+    count = min(folds, units)
+    if count < 2:
+        return
+    fold_of = np.empty(units, dtype=np.int64)
+    fold_of[np.random.default_rng(SEED).permutation(units)] = np.arange(units) % count
+    for fold in range(count):
+        yield fold_of[unit_of] == fold
+
+
+def _folds(kind: type[Affine], features: Array, labelled: "Predictions", rows: Array) -> list[_Fold]:
     """Without those that have no known label to fit or to test."""
     units, labels = labelled.groups, labelled.labels
     if units is None:
@@ -299,7 +265,7 @@ def _problem(
     """The weighted mean NLL over known labels, with a penalty; labels are as in `Predictions`."""
     exclusive = labels.ndim == 1
     if exclusive:
-        targets = np.zeros((design.shape[0], len(labels)))
+        targets = np.zeros((design.classes, len(labels)))
         targets[labels, np.arange(len(labels))] = 1.0
         weights = rows.reshape(1, -1)
     else:
@@ -322,18 +288,11 @@ def _features(kind: type[Affine], logits: Floats, label_kind: LabelKind) -> Arra
 
 def _design(kind: type[Affine], features: Array) -> Design:
     if kind.is_diagonal:
-        return Separate(features[None])
-    return Full(features, len(features))
+        return Diagonal(features, len(features))
+    return Full(with_bias(features), len(features))
 
 
-def _start(design: Design) -> Array:
-    """One temperature and no bias."""
-    if isinstance(design, Full):
-        return np.eye(design.shape[0], design.shape[1])
-    return np.tile([1.0, 0.0], (design.shape[0], 1))
-
-
-def _penalty(kind: type[Affine], labelled: Predictions, strength: float = 0.0) -> Penalty:
+def _penalty(kind: type[Affine], labelled: "Predictions", strength: float = 0.0) -> Penalty:
     """Of a vector: the variance of weights over classes and the squares of biases; otherwise ODIR."""
     classes = labelled.classes
     if kind.is_diagonal:
@@ -343,3 +302,28 @@ def _penalty(kind: type[Affine], labelled: Predictions, strength: float = 0.0) -
     squared[:, -1] = 1 / classes
     squared[np.arange(classes), np.arange(classes)] = 0.0
     return Penalty(strength, squared)
+
+
+REGULARISATION = Option(
+    "regularisation",
+    float,
+    None,
+    "strength of the regularisation",
+    low=0,
+    shown_default="chosen by cross-validation",
+)
+VECTOR = Calibrator(
+    "vector", "Vector scaling", "softmax(w z + b), a weight and a bias for each class",
+    "Guo et al., ICML 2017", kind=VectorScaling.kind, fit=VectorScaling.fit, read=VectorScaling.from_dict,
+    options=(REGULARISATION, WEIGHTS)
+)  # fmt: skip
+MATRIX = Calibrator(
+    "matrix", "Matrix scaling", "softmax(W z + b), regularised off the diagonal",
+    "Kull et al., NeurIPS 2019", kind=MatrixScaling.kind, fit=MatrixScaling.fit,
+    read=MatrixScaling.from_dict, options=(REGULARISATION, WEIGHTS), one_label_only=True
+)  # fmt: skip
+DIRICHLET = replace(
+    MATRIX, name="dirichlet", title="Dirichlet calibration",
+    formula="softmax(W log p + b), regularised off the diagonal", kind=DirichletScaling.kind,
+    fit=DirichletScaling.fit, read=DirichletScaling.from_dict
+)  # fmt: skip

@@ -1,26 +1,41 @@
 """Risk-budget temperature: the largest T whose NLL on familiar data stays within a limit."""
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from surefoot.calibrators.calibration import (
+    OF_DATA,
     Calibration,
-    evidence_from,
-    naming_classes,
-    not_negative,
-    positive,
+    data_facts,
+    for_any_data,
+    require_numbers,
 )
-from surefoot.calibrators.options import BUDGET, SURPLUS
+from surefoot.calibrators.declaration import Calibrator, Option, Share
 from surefoot.calibrators.search import mean_nll, search_bounds
 from surefoot.calibrators.temperature import SingleTemperature, Temperature, fit_temperature, only_labelled
 from surefoot.errors import InputError
-from surefoot.predictions.labels import LabelKind
-from surefoot.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from surefoot.predictions.predictions import Predictions
 
 TOLERANCE = 1e-9  # of log T
+SURPLUS = "surplus"  # a budget: what a network gained on a plain one
+BUDGET = Share(
+    "budget",
+    float,
+    0.02,
+    "how far the NLL may rise above its minimum, e.g. 5% or 0.05; or surplus: up to the minimum NLL of the "
+    "reference",
+    low=0,
+    words=(SURPLUS,),
+    shown_default="2%",
+)
+REFERENCE = Option("reference", Path, None, "the plain model's predictions of the same rows, for a surplus")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,43 +51,29 @@ class BudgetTemperature(SingleTemperature):
     nll_limit: float | None = None  # for "surplus": the reference's lowest NLL
     at_bound: bool = False  # the budget allows any T: the end of the search was taken
 
-    @property
-    def n(self) -> int:
-        """Of the fit of the best T."""
-        return self.best.n
-
-    @property
-    def label_kind(self) -> LabelKind:
-        """Of the fit of the best T."""
-        return self.best.label_kind
-
-    @property
-    def classes(self) -> int:
-        """Of the fit of the best T."""
-        return self.best.classes
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        has_limit = self.nll_limit is not None
+        if has_limit != (self.budget == SURPLUS):
+            which = "with" if has_limit else "without"
+            allowed = f"allowed: {SURPLUS!r} with one, a number without"
+            raise InputError(f"budget is {self.budget!r} {which} an nll_limit; {allowed}")
+        limit = {} if self.nll_limit is None else {"nll_limit": self.nll_limit}
+        for name, nll in ({"nll_best": self.nll_best, "nll_used": self.nll_used} | limit).items():
+            require_numbers(name, [nll], least=0)
+        if self.budget != SURPLUS:
+            require_numbers("budget", [float(self.budget)], least=0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with those of the best T; without `nll_limit` where there is none."""
-        values = super().to_dict() | {"best": self.best.to_dict()}
-        return {name: value for name, value in values.items() if (name, value) != ("nll_limit", None)}
+        """Plain values: the facts are those of the best T; without `nll_limit` where there is none."""
+        values = super().to_dict()
+        left_out = OF_DATA if self.nll_limit is not None else (*OF_DATA, "nll_limit")
+        return {name: value for name, value in values.items() if name not in left_out}
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values; `nll_limit` is there if the budget is "surplus", and only then."""
-        temperature, best = positive(document, "temperature"), Temperature.from_dict(document["best"])
-        surplus = document["budget"] == SURPLUS
-        if not surplus and document.get("nll_limit") is not None:
-            raise ValueError(f"budget is {document['budget']!r} with an nll_limit; allowed: {SURPLUS!r}")
-        return cls(
-            temperature=temperature,
-            best=best,
-            budget=SURPLUS if surplus else not_negative(document, "budget"),
-            nll_best=not_negative(document, "nll_best"),
-            nll_used=not_negative(document, "nll_used"),
-            nll_limit=not_negative(document, "nll_limit") if surplus else None,
-            at_bound=bool(document["at_bound"]),
-            evidence=evidence_from(document),
-        )
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """From plain values."""
+        return super().from_dict({**{name: document["best"][name] for name in OF_DATA}, **document})
 
     def details(self) -> dict[str, float]:
         """The best T, and for "surplus" the NLL of both models at their best T."""
@@ -101,7 +102,9 @@ class BudgetTemperature(SingleTemperature):
 
     def cautious(self) -> Calibration:
         """T = 1 where the interval of the best T spans orders of magnitude."""
-        return self.best.cautious() if self.best.is_unknown and not self.best.flat else self
+        if not self.best.is_unknown or self.best.flat:
+            return self
+        return replace(self.best, class_names=self.class_names).cautious()
 
     def remarks(self) -> list[str]:
         """Warnings about the budget and about the best T."""
@@ -128,9 +131,9 @@ class BudgetTemperature(SingleTemperature):
         ]
 
 
-@naming_classes
+@for_any_data
 def fit_budget_temperature(
-    val: Predictions, budget: float | str = BUDGET.default, *, reference: Predictions | None = None
+    val: "Predictions", budget: float | str = BUDGET.default, *, reference: "Predictions | None" = None
 ) -> BudgetTemperature:
     """The largest T whose NLL on `val` is within the budget, exact to 1e-6.
 
@@ -143,6 +146,7 @@ def fit_budget_temperature(
     row are equal, or the budget is a share of an NLL that has no minimum (all labels predicted correctly),
     the T of `fit_temperature` is taken.
 
+    >>> from surefoot import Predictions
     >>> fitted = fit_budget_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1]))
     >>> round(fitted.best.temperature, 4), round(fitted.temperature, 4)
     (3.641, 5.2539)
@@ -153,10 +157,10 @@ def fit_budget_temperature(
     9.93877...
     """
     _check(val, budget, reference)
-    labelled = only_labelled(val)
+    labelled = only_labelled(val).average()
     best = fit_temperature(labelled)
     least = mean_nll(labelled, 1 / best.temperature)
-    nll_limit = None if reference is None else _least_nll(only_labelled(reference))
+    nll_limit = None if reference is None else _least_nll(only_labelled(reference).average())
     if nll_limit is None:
         limit, can_spend = (1 + float(budget)) * least, not best.at_bound
     else:
@@ -172,10 +176,11 @@ def fit_budget_temperature(
         nll_used=mean_nll(labelled, 1 / temperature),
         nll_limit=nll_limit,
         at_bound=at_bound,
+        **data_facts(labelled),
     )
 
 
-def _check(val: Predictions, budget: float | str, reference: Predictions | None) -> None:
+def _check(val: "Predictions", budget: float | str, reference: "Predictions | None") -> None:
     """Refuse a wrong budget, and a reference that is missing, not needed, or of other rows."""
     BUDGET.check(budget)
     if reference is None:
@@ -203,11 +208,11 @@ def _check(val: Predictions, budget: float | str, reference: Predictions | None)
             )
 
 
-def _least_nll(labelled: Predictions) -> float:
+def _least_nll(labelled: "Predictions") -> float:
     return mean_nll(labelled, 1 / fit_temperature(labelled).temperature)
 
 
-def _largest_within(labelled: Predictions, best: float, limit: float) -> tuple[float, bool]:
+def _largest_within(labelled: "Predictions", best: float, limit: float) -> tuple[float, bool]:
     """The largest T whose NLL is at most `limit`, and whether the search ended before it."""
     from scipy.optimize import brentq
 
@@ -222,3 +227,10 @@ def _largest_within(labelled: Predictions, best: float, limit: float) -> tuple[f
         return best, False
     root = float(brentq(excess, math.log(best), math.log(largest), xtol=TOLERANCE / 2))
     return max(best, math.exp(root - TOLERANCE)), False  # on the side that is within the budget
+
+
+BUDGET_TEMPERATURE = Calibrator(
+    "budget", "Risk-budget temperature", "largest T with NLL(z / T) <= (1 + budget) min NLL",
+    "this package", kind=BudgetTemperature.kind, fit=fit_budget_temperature,
+    read=BudgetTemperature.from_dict, options=(BUDGET, REFERENCE)
+)  # fmt: skip

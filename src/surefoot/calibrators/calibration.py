@@ -2,16 +2,33 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, fields, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
 from surefoot.arguments import checked
-from surefoot.errors import InputError
-from surefoot.predictions.classes import Order, class_order, reordered, unnamed, with_classes
+from surefoot.errors import InputError, is_whole
+from surefoot.predictions.classes import (
+    Order,
+    class_order,
+    reordered,
+    unnamed,
+    with_classes,
+)
 from surefoot.predictions.labels import LabelKind
 from surefoot.results import Result
 
@@ -19,7 +36,8 @@ if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions
 
 
-SHARED = ("lowest_probability", "class_names")  # in the document of every calibration that has them
+OF_DATA = ("n", "label_kind", "classes")
+SHARED = ("lowest_probability", "class_names")  # read and written with the file, not with the fitted numbers
 
 
 class PredictionsLike(Protocol):
@@ -76,31 +94,29 @@ HELD_OUT = ("nll_held_out", "ece_held_out")
 class Calibration(Result, ABC):
     """A fitted calibration.
 
-    A subclass is a frozen dataclass with `n`, `label_kind` and `classes` of the data it was fitted on, as
-    fields or as properties. A `Calibrator` in `CALIBRATORS` says how it is fitted and read from a file.
+    A subclass is a frozen dataclass whose fields are what was fitted: numbers, text, tuples of them, or other
+    calibrations. Files have them by name. A `Calibrator` in `CALIBRATORS` says how it is fitted.
     """
 
     kind: ClassVar[str]  # in files
     needs_novelty: ClassVar[bool] = False
     averages_members: ClassVar[bool] = True  # before `apply`; else each member has its own parameters
 
+    n: int  # rows of the data that it was fitted on
+    label_kind: LabelKind
+    classes: int
     evidence: Evidence | None = None
     lowest_probability: float | None = None  # what a 0 is read as; None where the data had none
     class_names: tuple[str, ...] | None = None  # of the data, in the order of its numbers
 
-    if TYPE_CHECKING:  # only declared: dataclasses would take inherited properties for defaults of fields
-
-        @property
-        @abstractmethod
-        def n(self) -> int: ...
-
-        @property
-        @abstractmethod
-        def label_kind(self) -> LabelKind: ...
-
-        @property
-        @abstractmethod
-        def classes(self) -> int: ...
+    def __post_init__(self) -> None:
+        """Raise ValueError for values that no fit gives: they may come from a file."""
+        if self.lowest_probability is not None and not 0 < self.lowest_probability < 0.5:
+            allowed = "allowed: a number above 0 and below 0.5"
+            raise InputError(f"lowest_probability is {self.lowest_probability}; {allowed}")
+        if self.class_names is not None and len(self.class_names) != self.classes:
+            names = f"{len(self.class_names)} class names for {self.classes} classes"
+            raise InputError(f"{names}; the numbers must be equal")
 
     @abstractmethod
     def apply(self, predictions: "Predictions") -> "Predictions":
@@ -110,19 +126,29 @@ class Calibration(Result, ABC):
     def parameters(self) -> dict[str, list[float]]:
         """The fitted numbers by name."""
 
-    @classmethod
-    @abstractmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values; ValueError, KeyError, TypeError or AttributeError if they are wrong."""
-
     def to_dict(self) -> dict[str, Any]:
-        """Plain values: the kind, the fields, the evidence and the remarks."""
-        left_out = ("evidence", *SHARED)
+        """Plain values: the kind, what was fitted, on what data, how the search ended, evidence, remarks."""
+        own = [field for field in _fields(self) if field.name not in (*OF_DATA, "evidence")]
+        fitted, others = (
+            [f.name for f in own if (f.default is MISSING) is needed] for needed in (True, False)
+        )
+        names = (*fitted, *OF_DATA, *others, "evidence")
+        values = {name: _plain(getattr(self, name)) for name in names}
+        return {"kind": self.kind, **values, "remarks": self.remarks()}
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """From plain values, each read as its field declares; a missing one has its default, if it has any.
+
+        ValueError, KeyError, TypeError or AttributeError if they are wrong.
+        """
+        hints = get_type_hints(cls)
         values = {
-            field.name: getattr(self, field.name) for field in fields(self) if field.name not in left_out
+            field.name: _read(field.name, document[field.name], hints[field.name])
+            for field in _fields(cls)
+            if field.name in document or field.default is MISSING
         }
-        evidence = None if self.evidence is None else self.evidence.to_dict()
-        return {"kind": self.kind, **values, "evidence": evidence, "remarks": self.remarks()}
+        return cls(**values)
 
     @checked
     def __call__(self, predictions: "Predictions") -> "Predictions":
@@ -197,79 +223,73 @@ class Calibration(Result, ABC):
         return [*self.remarks(), *(() if self.evidence is None else self.evidence.remarks)]
 
 
-Fitted = TypeVar("Fitted", bound=Calibration)
+def _fields(calibration: Calibration | type[Calibration]) -> list[Field[Any]]:
+    return [field for field in fields(calibration) if field.name not in SHARED]
 
 
-def fit_without_zeros(fit: Callable[..., Fitted], val: "Predictions", **options: Any) -> Fitted:
-    """`fit`, with probabilities of exactly 0 read as half the smallest positive one."""
-    lowest = val.half_of_smallest()
-    if lowest is None:
-        return fit(val, **options)
-    fitted = fit(val.with_zeros_as(lowest), **options)
-    is_unchanged = getattr(fitted, "declined", None) is not None
-    return fitted if is_unchanged else replace(fitted, lowest_probability=lowest)
+def _plain(value: Any) -> Any:
+    """A field as JSON has it."""
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, Calibration | Evidence):
+        return value.to_dict()
+    return str(value) if isinstance(value, LabelKind) else value
+
+
+def _read(name: str, value: Any, hint: Any) -> Any:
+    """A field from JSON, as its annotation says."""
+    options = [each for each in get_args(hint) if each is not type(None)]
+    if get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise InputError(f"{name} are not a list")
+        return tuple(_read(name, each, options[0]) for each in value)
+    if options:  # or None, or text
+        is_other = value is None or (str in options and isinstance(value, str))
+        return value if is_other else _read(name, value, options[0])
+    if issubclass(hint, Calibration | Evidence):
+        return hint.from_dict(value)
+    if hint is int and not is_whole(value, least=0):
+        raise InputError(f"{name} is {value!r}; allowed: a whole number")
+    return hint(value)
+
+
+def require_numbers(
+    name: str, values: Sequence[float], *, count: int | None = None, least: float = -math.inf
+) -> None:
+    """Raise ValueError unless there are so many, all finite and at least so large."""
+    if count not in (None, len(values)):
+        raise InputError(f"{name} are not a list of {count} numbers")
+    allowed = {-math.inf: "finite numbers", 0: "a number from 0"}.get(least, "a positive number")
+    for value in values:
+        if not (math.isfinite(value) and value >= least):
+            raise InputError(f"{name} is {value}; allowed: {allowed}")
+
+
+def data_facts(rows: "Predictions") -> dict[str, Any]:
+    """The fields of every calibration on the data that it is fitted on."""
+    return {"n": rows.n, "label_kind": rows.kind, "classes": rows.classes}
 
 
 Fit = TypeVar("Fit", bound=Callable[..., Calibration])
 
 
-def naming_classes(fit: Fit) -> Fit:
-    """`fit`, whose calibration has the class names of its data; of a reference with these, in any order.
+def for_any_data(fit: Fit) -> Fit:
+    """`fit`, of which probabilities may be exactly 0 and classes have names.
 
-    The fit itself knows no names, as it may apply calibrations that have none yet.
+    A 0 is read as half the smallest positive probability. A calibration has the class names of its data; a
+    reference with these has them in any order. The fit itself knows no names, as it may apply calibrations
+    that have none yet.
     """
 
     @wraps(fit)
-    def named(val: "Predictions", *arguments: Any, **options: Any) -> Calibration:
+    def fitted(val: "Predictions", *arguments: Any, **options: Any) -> Calibration:
         names, reference = val.class_names, options.get("reference")
         if isinstance(reference, type(val)):
             options["reference"] = unnamed(with_classes(reference, names, "the predictions to fit"))
-        fitted = fit(unnamed(val), *arguments, **options)
-        return fitted if names is None else replace(fitted, class_names=names)
+        lowest = val.half_of_smallest()
+        found = fit(unnamed(val if lowest is None else val.with_zeros_as(lowest)), *arguments, **options)
+        is_unchanged = getattr(found, "declined", None) is not None
+        raised = found.lowest_probability if lowest is None or is_unchanged else lowest
+        return replace(found, class_names=names or found.class_names, lowest_probability=raised)
 
-    return cast("Fit", named)
-
-
-def positive(document: Mapping[str, Any], name: str) -> float:
-    """The positive number under that name."""
-    value = float(document[name])
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} is {value}; allowed: a positive number")
-    return value
-
-
-def not_negative(document: Mapping[str, Any], name: str) -> float:
-    """The number of 0 or more under that name."""
-    value = float(document[name])
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} is {value}; allowed: a number from 0")
-    return value
-
-
-def numbers_from(values: Any, name: str, count: int) -> tuple[float, ...]:
-    """As many finite numbers."""
-    if not isinstance(values, list) or len(values) != count:
-        raise ValueError(f"{name} are not a list of {count} numbers")
-    numbers = tuple(float(value) for value in values)
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{name} have numbers that are not finite")
-    return numbers
-
-
-def evidence_from(document: Mapping[str, Any]) -> Evidence | None:
-    """The evidence in the plain values of a calibration, if there is any."""
-    evidence = document.get("evidence")
-    return None if evidence is None else Evidence.from_dict(evidence)
-
-
-def facts_from(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The data that a calibration was fitted on, and how the search ended, as arguments of its class."""
-    return {
-        "n": int(document["n"]),
-        "label_kind": LabelKind(document["label_kind"]),
-        "classes": int(document["classes"]),
-        "at_bound": bool(document["at_bound"]),
-        "separable": bool(document["separable"]),
-        "flat": bool(document["flat"]),
-        "evidence": evidence_from(document),
-    }
+    return cast("Fit", fitted)

@@ -3,12 +3,14 @@
 Arrays of rows are (classes, n), so that what is computed for each row is computed for all rows at once.
 """
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Self
 
 import numpy as np
 
+from surefoot.predictions.logits import spans
 from surefoot.predictions.outcomes import Array
 
 EXACT = 1e-9  # of the largest derivative, in units of the mean NLL's
@@ -17,77 +19,84 @@ STEPS = 200
 HALVINGS = 40
 SUFFICIENT = 1e-4  # Armijo's share of the predicted decrease
 ROUNDING = 1e-14  # of the objective
-
-
-class Design(Protocol):
-    """Scores (classes, n) that are linear in the parameters."""
-
-    @property
-    def features(self) -> Array: ...
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def scores(self, parameters: Array, out: Array) -> Array: ...
-
-    def adjoint(self, rows: Array) -> Array: ...
-
-    def squared_adjoint(self, rows: Array) -> Array: ...
+PRODUCTS_OF_A_THREAD = 2**18  # for more OpenBLAS starts threads, which wait longer than they compute
+FEWEST_ROWS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Full:
-    """scores = W f + b: parameters (classes, features + 1), the bias last."""
+class Design(ABC):
+    """Scores (classes, n) that are linear in the parameters, and sums of rows over their features."""
 
     features: Array  # (features, n)
     classes: int
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.classes, len(self.features) + 1
+    @cached_property
+    def single(self) -> Self:
+        """In float32, where the squares of features neither overflow nor vanish."""
+        size = float(np.abs(self.features).max(initial=0.0))
+        return replace(self, features=self.features.astype(np.float32)) if 1e-15 < size < 1e15 else self
 
     @cached_property
-    def _squares(self) -> Array:
-        return np.square(self.features)
+    def squares(self) -> Self:
+        """Of the features."""
+        return replace(self, features=np.square(self.features))
+
+    @abstractmethod
+    def start(self) -> Array:
+        """Parameters with which scores are the features."""
+
+    @abstractmethod
+    def scores(self, parameters: Array, out: Array) -> Array:
+        """In `out`."""
+
+    @abstractmethod
+    def adjoint(self, rows: Array) -> Array:
+        """The derivative of a sum of rows times scores, like the parameters."""
+
+
+class Full(Design):
+    """scores = W f, the last feature 1: parameters (classes, features), the bias last."""
+
+    def start(self) -> Array:
+        return np.eye(self.classes, len(self.features))
+
+    @cached_property
+    def _parts(self) -> list[slice]:
+        """Rows whose product with parameters is too small for threads, where these would be many rows."""
+        features, n = self.features.shape
+        rows = PRODUCTS_OF_A_THREAD // (self.classes * features)
+        return spans(n, rows if rows >= FEWEST_ROWS else max(1, n))
 
     def scores(self, parameters: Array, out: Array) -> Array:
-        np.matmul(parameters[:, :-1], self.features, out=out)
-        out += parameters[:, -1:]
+        for part in self._parts:
+            np.matmul(parameters, self.features[:, part], out=out[:, part])
         return out
 
     def adjoint(self, rows: Array) -> Array:
-        return np.column_stack([rows @ self.features.T, rows.sum(axis=1)])
+        result = np.zeros((self.classes, len(self.features)))
+        for part in self._parts:
+            result += rows[:, part] @ self.features[:, part].T
+        return result
 
-    def squared_adjoint(self, rows: Array) -> Array:
-        return np.column_stack([rows @ self._squares.T, rows.sum(axis=1)])
 
+class Diagonal(Design):
+    """scores_k = w_k f_k + b_k: parameters (classes, 2)."""
 
-@dataclass(frozen=True, eq=False)
-class Separate:
-    """scores_k = sum_m w_km f_km + b_k, features of each class; parameters (classes, features + 1)."""
-
-    features: Array  # (features, classes, n)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.features.shape[1], len(self.features) + 1
-
-    @cached_property
-    def _squares(self) -> Array:
-        return np.square(self.features)
+    def start(self) -> Array:
+        return np.tile([1.0, 0.0], (self.classes, 1))
 
     def scores(self, parameters: Array, out: Array) -> Array:
-        np.multiply(self.features[0], parameters[:, :1], out=out)
-        for feature, weights in zip(self.features[1:], parameters.T[1:], strict=False):
-            out += feature * weights[:, None]
-        out += parameters[:, -1:]
+        np.multiply(self.features, parameters[:, :1], out=out)
+        out += parameters[:, 1:]
         return out
 
     def adjoint(self, rows: Array) -> Array:
-        return np.column_stack([*np.einsum("mkn,kn->mk", self.features, rows), rows.sum(axis=1)])
+        return np.stack([np.vecdot(self.features, rows), rows.sum(axis=1)], axis=1, dtype=np.float64)
 
-    def squared_adjoint(self, rows: Array) -> Array:
-        return np.column_stack([*np.einsum("mkn,kn->mk", self._squares, rows), rows.sum(axis=1)])
+
+def with_bias(features: Array) -> Array:
+    """The features (features, n) and a last one that is 1."""
+    return np.concatenate([features, np.ones((1, features.shape[1]))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,19 +168,22 @@ class Problem:
         return result
 
     def curvature(self, probabilities: Array, weighted: Array, direction: Array, out: Array) -> Array:
-        """The Hessian times a direction; `weighted` are p, or p (1 - p) of each label, times the weights."""
-        moved = self.design.scores(direction, out)
+        """The Hessian times a direction; `weighted` are p, or p (1 - p) of each label, times the weights.
+
+        In the precision of `out`: Newton's steps are exact enough in float32, which takes half the time.
+        """
+        moved = self.design.single.scores(direction.astype(out.dtype), out)
         if self.exclusive:
             moved -= np.einsum("kn,kn->n", probabilities, moved)
         moved *= weighted
-        result = self.design.adjoint(moved)
+        result = self.design.single.adjoint(moved)
         if self.penalty is not None:
             result += self.penalty.gradient(direction)
         return result
 
     def diagonal(self, variances: Array) -> Array:
         """Of the Hessian; the variances are p (1 - p) times the weights."""
-        result = self.design.squared_adjoint(variances)
+        result = self.design.single.squares.adjoint(variances)
         return result if self.penalty is None else result + self.penalty.diagonal()
 
 
@@ -200,10 +212,11 @@ def minimised(problem: Problem, start: Array, *, tolerance: float = EXACT) -> Ar
     Newton's steps, each solved by conjugate gradients and halved until the value falls enough. Where there is
     no minimum (labels that are separated perfectly), the end is where derivatives fall below the tolerance.
     """
-    probabilities, *scratch = np.empty((3, *problem.targets.shape))
+    probabilities, differences = np.empty((2, *problem.targets.shape))
+    scratch = list(np.empty((2, *problem.targets.shape), problem.design.single.features.dtype))
     at, value = start, problem.value(start, probabilities)
     for _ in range(STEPS):
-        gradient = problem.gradient(at, probabilities, scratch[0])
+        gradient = problem.gradient(at, probabilities, differences)
         size = float(np.abs(gradient).max())
         if size <= tolerance:
             break
@@ -230,7 +243,8 @@ def _newton_step(
 ) -> Array:
     """-H^-1 g by conjugate gradients, preconditioned by H's diagonal, to a relative accuracy."""
     weighted, moved = scratch
-    np.multiply(probabilities, problem.weights, out=weighted)
+    probabilities = probabilities.astype(weighted.dtype, copy=False)
+    np.multiply(probabilities, problem.weights, out=weighted, casting="same_kind")
     np.subtract(1, probabilities, out=moved)
     moved *= weighted
     diagonal = problem.diagonal(moved)

@@ -2,21 +2,22 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from surefoot.calibrators.calibration import Calibration, facts_from, naming_classes, not_negative, positive
-from surefoot.calibrators.search import Rows, known_labels, row_derivatives, search_bounds
-from surefoot.calibrators.temperature import fit_temperature, only_labelled
+from surefoot.calibrators.calibration import Calibration, data_facts, for_any_data, require_numbers
+from surefoot.calibrators.declaration import Calibrator
+from surefoot.calibrators.search import known_labels, row_derivatives, search_bounds
+from surefoot.calibrators.temperature import TINY, fit_temperature, only_labelled
 from surefoot.errors import InputError
-from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from surefoot.predictions.predictions import Predictions
 
 GRID_T0 = tuple(np.geomspace(1 / 16, 4, 13).tolist())  # in units of the plain T
 GRID_T1 = (0.0, *np.geomspace(1 / 16, 64, 16).tolist())
-POINTS_AT_ONCE = 16
 LOGITS_ON_THE_GRID = 200_000  # the grid only finds a start, so it uses every k-th row: about this many logits
 Pair = np.ndarray[tuple[int], np.dtype[np.float64]]  # T0, T1
 LEAST_GAIN = 1e-12  # in NLL; below it, the novelty is given no weight
@@ -31,14 +32,16 @@ class NoveltyScaling(Calibration):
 
     t0: float
     t1: float
-    n: int
-    label_kind: LabelKind
-    classes: int
     at_bound: bool = False  # T0 or T1 is at the end of the search range
     separable: bool = False  # every label is predicted correctly
     flat: bool = False  # all logits of a row are equal
 
-    def apply(self, predictions: Predictions) -> Predictions:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_numbers("t0", [self.t0], least=TINY)
+        require_numbers("t1", [self.t1], least=0)
+
+    def apply(self, predictions: "Predictions") -> "Predictions":
         """The logits of each sample divided by its T; the samples must have their novelty."""
         temperatures = self.temperatures_at(novelty_of(predictions)).reshape(1, -1, 1)
         return predictions.with_logits(predictions.logits / temperatures.astype(predictions.logits.dtype))
@@ -50,11 +53,6 @@ class NoveltyScaling(Calibration):
     def parameters(self) -> dict[str, list[float]]:
         """T0 and T1."""
         return {"T0": [self.t0], "T1": [self.t1]}
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values."""
-        return cls(t0=positive(document, "t0"), t1=not_negative(document, "t1"), **facts_from(document))
 
     def lines(self) -> list[str]:
         """The formula with its numbers."""
@@ -80,8 +78,8 @@ class NoveltyScaling(Calibration):
         return remarks
 
 
-@naming_classes
-def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
+@for_any_data
+def fit_novelty_scaling(val: "Predictions") -> NoveltyScaling:
     """T0 > 0 and T1 >= 0 that minimise the unclipped NLL of `val`, never worse than one T for all.
 
     (T0, T1) = argmin mean -log p_true(z / (T0 + T1 novelty)). The novelty is between 0 and 1. Several members
@@ -89,17 +87,15 @@ def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
     Li & Hoiem, CVPR 2020.
     """
     novelty_of(val)
-    labelled = only_labelled(val)
+    labelled = only_labelled(val).average()
     plain = fit_temperature(labelled)
     without_novelty = NoveltyScaling(
         t0=plain.temperature,
         t1=0.0,
-        n=plain.n,
-        label_kind=plain.label_kind,
-        classes=plain.classes,
         at_bound=plain.at_bound,
         separable=plain.separable,
         flat=plain.flat,
+        **data_facts(labelled),
     )
     if plain.flat or plain.separable:
         return without_novelty
@@ -129,7 +125,7 @@ def fit_novelty_scaling(val: Predictions) -> NoveltyScaling:
     return replace(without_novelty, t0=t0, t1=t1, at_bound=at_bound)
 
 
-def novelty_of(predictions: Predictions) -> Array:
+def novelty_of(predictions: "Predictions") -> Array:
     """The novelty of each sample, refused unless it is there and between 0 and 1."""
     novelty = predictions.novelty
     if novelty is None:
@@ -140,33 +136,31 @@ def novelty_of(predictions: Predictions) -> Array:
     return novelty
 
 
-def _best_of_grid(labelled: Predictions, unit: float, plain: Pair) -> Pair:
+def _best_of_grid(labelled: "Predictions", unit: float, plain: Pair) -> Pair:
     """The best of the grid's points and of one T for all, in units of `unit`."""
     thinned = labelled.take(slice(None, None, max(1, labelled.n * labelled.classes // LOGITS_ON_THE_GRID)))
     points = [plain, *(np.array([t0, t1]) for t0 in GRID_T0 for t1 in GRID_T1)]
-    nlls: list[float] = []
-    for start in range(0, len(points), POINTS_AT_ONCE):
-        nlls += _summed_nlls(thinned, unit * np.stack(points[start : start + POINTS_AT_ONCE]))
-    return points[min(range(len(points)), key=nlls.__getitem__)]
+    nlls = [float(row_derivatives(thinned, _scales(thinned, unit * at), 0).sum()) for at in points]
+    return points[int(np.argmin(nlls))]
 
 
-def _summed_nlls(labelled: Predictions, points: Array) -> list[float]:
-    """The summed NLL at each (T0, T1), in one pass over as many copies of the rows: each pass takes long."""
-    assert labelled.novelty is not None
-    t0, t1 = points.T[:, :, None]
-    logits, labels = [labelled.logits] * len(points), [labelled.labels] * len(points)
-    every = Rows(np.concatenate(logits, axis=1), np.concatenate(labels), labelled.kind)
-    (rows,) = row_derivatives(every, (1 / (t0 + t1 * labelled.novelty)).ravel(), 0)
-    summed: list[float] = rows.reshape(len(points), -1).sum(axis=1).tolist()
-    return summed
+def _scales(labelled: "Predictions", at: Pair) -> Array:
+    """1 / T of each row."""
+    return 1 / (float(at[0]) + float(at[1]) * novelty_of(labelled))
 
 
-def _nll(labelled: Predictions, at: Pair, unit: float = 1.0) -> tuple[float, Pair]:
+def _nll(labelled: "Predictions", at: Pair, unit: float = 1.0) -> tuple[float, Pair]:
     """The mean NLL at (T0, T1) and its gradient, times `unit`: with b = 1/T, dNLL/dT = -b^2 dNLL/db."""
-    assert labelled.novelty is not None
-    scales = 1 / (float(at[0]) + float(at[1]) * labelled.novelty)
+    scales = _scales(labelled, at)
     rows, slopes = row_derivatives(labelled, scales, 1)
     of_t = -np.square(scales) * slopes
-    gradient = np.array([float(of_t.sum()), float(of_t @ labelled.novelty)])
+    gradient = np.array([float(of_t.sum()), float(of_t @ novelty_of(labelled))])
     count = known_labels(labelled)
     return float(rows.sum()) / count, unit * gradient / count
+
+
+NOVELTY = Calibrator(
+    "novelty", "Novelty scaling", "softmax(z / (T0 + T1 novelty)), members averaged first",
+    "Li & Hoiem, CVPR 2020", kind=NoveltyScaling.kind, fit=fit_novelty_scaling,
+    read=NoveltyScaling.from_dict, one_model=False
+)  # fmt: skip

@@ -7,22 +7,24 @@ are in `pieces`.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from surefoot.calibrators.affine import MOST_PRINTED
-from surefoot.calibrators.calibration import Calibration, evidence_from, naming_classes, numbers_from
-from surefoot.calibrators.logistic import Problem, Separate, minimised, softplus
-from surefoot.calibrators.temperature import weighted_rows
+from surefoot.calibrators.calibration import Calibration, data_facts, require_numbers
+from surefoot.calibrators.declaration import Calibrator
+from surefoot.calibrators.logistic import Full, Problem, minimised, softplus, with_bias
+from surefoot.calibrators.temperature import WEIGHTS, weighted_rows
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import map_rows, spans
 from surefoot.predictions.outcomes import Array, Bools
-from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.validate import Floats
+
+if TYPE_CHECKING:
+    from surefoot.predictions.predictions import Predictions
 
 NUMBERS_IN_CACHE = 2**15  # of a kind that is computed from others of its size
 PART = 8  # one of this many rows is fitted first, and all rows from there,
@@ -35,12 +37,9 @@ FEW_POSITIVES = 20  # rows of a class, or of the others
 class OneVsRest(Calibration):
     """A curve for each class."""
 
-    n: int
-    label_kind: LabelKind
-    classes: int
     fewest: int  # rows of the rarest class or of its others
 
-    def apply(self, predictions: Predictions) -> Predictions:
+    def apply(self, predictions: "Predictions") -> "Predictions":
         """Log odds of class 1 of two, log probabilities of more, log odds of many labels; in float64."""
         logits = predictions.logits[0]
         result = np.empty_like(logits)
@@ -74,21 +73,6 @@ class OneVsRest(Calibration):
         rows = "row" if self.fewest == 1 else "rows"
         return [f"a class, or all others together, has {self.fewest} {rows} only: its curve is uncertain"]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return super().to_dict() | {"label_kind": str(self.label_kind)}
-
-    @classmethod
-    def facts(cls, document: dict[str, Any]) -> dict[str, Any]:
-        """The fields that all kinds have."""
-        return {
-            "n": int(document["n"]),
-            "label_kind": LabelKind(document["label_kind"]),
-            "classes": int(document["classes"]),
-            "fewest": int(document["fewest"]),
-            "evidence": evidence_from(document),
-        }
-
 
 def curve_count(kind: LabelKind, classes: int) -> int:
     """How many curves there are."""
@@ -102,6 +86,47 @@ class LogisticCurves(OneVsRest):
     slopes_above: tuple[float, ...]
     slopes_below: tuple[float, ...]
     intercepts: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("slopes_above", "slopes_below", "intercepts"):
+            require_numbers(name, getattr(self, name), count=curve_count(self.label_kind, self.classes))
+
+    @classmethod
+    @abstractmethod
+    def features(cls, log_odds: Array) -> list[Array]:
+        """What the slopes, one or two, are of."""
+
+    @classmethod
+    def fit(cls, val: "Predictions", *, weights: ArrayLike | None = None) -> Self:
+        """One or two slopes and an intercept for each curve, with Platt's targets; two are of 0 or more.
+
+        Minimises the NLL with the targets (k + 1) / (k + 2) and 1 / (n - k + 2) instead of 1 and 0, for k
+        of n rows of the class: labels that are separated perfectly give no infinite slope.
+
+        >>> from surefoot import Predictions
+        >>> fitted = PlattScaling.fit(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1]))
+        >>> round(float(fitted(Predictions.from_logits([[4.0, 0.0]], [0])).probs()[0, 0]), 4)
+        0.6833
+        """
+        labelled, scores, positive, rows = curve_data(val, weights)
+        positives, total = (rows * positive).sum(axis=1), rows.sum(axis=1)
+        above, below = (positives + 1) / (positives + 2), 1 / (total - positives + 2)
+        each = cls.features(scores)
+        columns = np.stack(each) if len(each) > 1 else each[0][None]
+        units = np.maximum(np.sqrt(np.vecdot(columns, columns) / columns.shape[2]), 1e-30)
+        columns /= units[:, :, None]
+        targets = np.where(positive, above[:, None], below[:, None])
+        shares = np.broadcast_to(rows / np.maximum(total, 1e-300)[:, None], scores.shape)
+        each_curve = zip(columns.swapaxes(0, 1), targets, shares, strict=True)
+        found = np.stack([_best_curve(*each) for each in each_curve])
+        slopes = [found[:, place] / unit for place, unit in enumerate(units)]
+        return cls(
+            slopes_above=tuple(slopes[0].tolist()),
+            slopes_below=tuple(slopes[-1].tolist()),
+            intercepts=tuple(found[:, -1].tolist()),
+            **curve_facts(labelled, positive, rows),
+        )
 
     @np.errstate(over="ignore", invalid="ignore")  # slopes of any size may come from a file
     def curve(self, log_odds: Array) -> Array:
@@ -139,20 +164,6 @@ class LogisticCurves(OneVsRest):
             return super().summary()
         return f"{len(self.intercepts):,} curves"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        curves = ("slopes_above", "slopes_below", "intercepts")
-        return super().to_dict() | {name: list(getattr(self, name)) for name in curves}
-
-    @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values."""
-        facts = cls.facts(document)
-        count = curve_count(facts["label_kind"], facts["classes"])
-        for name in ("slopes_above", "slopes_below", "intercepts"):
-            facts[name] = numbers_from(document[name], name, count)
-        return cls(**facts)
-
     def remarks(self) -> list[str]:
         """Also if a curve falls."""
         falling = sum(a + b < 0 for a, b in zip(self.slopes_above, self.slopes_below, strict=True))
@@ -165,21 +176,26 @@ class LogisticCurves(OneVsRest):
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlattScaling(LogisticCurves):
-    """sigmoid(a s + c) of the log odds s."""
+    """sigmoid(a s + c) of the log odds s of each class. Platt, 1999."""
 
     kind: ClassVar[str] = "platt"
 
+    @classmethod
+    def features(cls, log_odds: Array) -> list[Array]:
+        """The log odds."""
+        return [log_odds]
 
-@dataclass(frozen=True, kw_only=True)
+
 class BetaCalibration(LogisticCurves):
-    """sigmoid(a log p - b log(1 - p) + c), a and b of 0 or more."""
+    """sigmoid(a log p - b log(1 - p) + c), a and b of 0 or more, of each class. Kull et al., AISTATS 2017."""
 
     kind: ClassVar[str] = "beta"
 
-
-Logistic = TypeVar("Logistic", bound=LogisticCurves)
+    @classmethod
+    def features(cls, log_odds: Array) -> list[Array]:
+        """log p and -log(1 - p)."""
+        return [-softplus(-log_odds)[0], softplus(log_odds)[0]]
 
 
 def log_odds_of(logits: Floats, kind: LabelKind) -> Array:
@@ -219,30 +235,7 @@ def _to_log_odds(logits: Array) -> None:
     logits[largest[0], lost] = top - np.logaddexp.reduce(given, axis=0)
 
 
-@naming_classes
-def fit_platt_scaling(val: Predictions, *, weights: ArrayLike | None = None) -> PlattScaling:
-    """sigmoid(a s + c) of the log odds s of each class, with Platt's targets. Platt, 1999.
-
-    Minimises the NLL with the targets (k + 1) / (k + 2) and 1 / (n - k + 2) instead of 1 and 0, for k of n
-    rows of the class: labels that are separated perfectly give no infinite slope.
-
-    >>> fitted = fit_platt_scaling(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1]))
-    >>> round(float(fitted(Predictions.from_logits([[4.0, 0.0]], [0])).probs()[0, 0]), 4)
-    0.6833
-    """
-    return _fit_logistic(PlattScaling, val, weights, lambda s: [s])
-
-
-@naming_classes
-def fit_beta_calibration(val: Predictions, *, weights: ArrayLike | None = None) -> BetaCalibration:
-    """sigmoid(a log p - b log(1 - p) + c), a and b of 0 or more, of each class. Kull et al., AISTATS 2017.
-
-    With Platt's targets, as `fit_platt_scaling`.
-    """
-    return _fit_logistic(BetaCalibration, val, weights, lambda s: [-softplus(-s)[0], softplus(s)[0]])
-
-
-def curve_data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array, Bools, Array]:
+def curve_data(val: "Predictions", weights: ArrayLike | None) -> "tuple[Predictions, Array, Bools, Array]":
     """The labelled rows, and log odds, which are of a curve's class, and weights: (curves, n).
 
     Weights that are the same for every curve are (1, n).
@@ -257,51 +250,20 @@ def curve_data(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions
     return labelled, scores, positive, counts[None]
 
 
-def facts_of(labelled: Predictions, positive: Bools, rows: Array) -> dict[str, Any]:
+def curve_facts(labelled: "Predictions", positive: Bools, rows: Array) -> dict[str, Any]:
+    """The fields of every calibration by curves."""
     known = rows > 0
     positives, all_known = (np.count_nonzero(each, axis=1) for each in (positive & known, known))
-    return {
-        "n": labelled.n,
-        "label_kind": labelled.kind,
-        "classes": labelled.classes,
-        "fewest": int(np.minimum(positives, all_known - positives).min()),
-    }
-
-
-def _fit_logistic(
-    kind: type[Logistic],
-    val: Predictions,
-    weights: ArrayLike | None,
-    features: Callable[[Array], list[Array]],
-) -> Logistic:
-    """One or two slopes and an intercept for each curve; two slopes are of 0 or more."""
-    labelled, scores, positive, rows = curve_data(val, weights)
-    positives, total = (rows * positive).sum(axis=1), rows.sum(axis=1)
-    above, below = (positives + 1) / (positives + 2), 1 / (total - positives + 2)
-    each = features(scores)
-    columns = np.stack(each) if len(each) > 1 else each[0][None]
-    units = np.maximum(np.sqrt(np.vecdot(columns, columns) / columns.shape[2]), 1e-30)
-    columns /= units[:, :, None]
-    targets = np.where(positive, above[:, None], below[:, None])
-    shares = np.broadcast_to(rows / np.maximum(total, 1e-300)[:, None], scores.shape)
-    each_curve = zip(columns.swapaxes(0, 1), targets, shares, strict=True)
-    found = np.stack([_best_curve(*each) for each in each_curve])
-    slopes = [found[:, place] / unit for place, unit in enumerate(units)]
-    return kind(
-        slopes_above=tuple(slopes[0].tolist()),
-        slopes_below=tuple(slopes[-1].tolist()),
-        intercepts=tuple(found[:, -1].tolist()),
-        **facts_of(labelled, positive, rows),
-    )
+    return data_facts(labelled) | {"fewest": int(np.minimum(positives, all_known - positives).min())}
 
 
 def _best_curve(features: Array, targets: Array, weights: Array) -> Array:
     """Slopes and the intercept with the least NLL; two slopes are of 0 or more."""
 
     def problem(step: int) -> Problem:
-        each = (features[:, None], targets[None], weights[None])
-        inputs, truth, counts = (np.ascontiguousarray(rows[..., ::step]) for rows in each)
-        return Problem(Separate(inputs), truth, counts, exclusive=False)
+        each = (with_bias(features), targets[None], weights[None])
+        inputs, truth, counts = (np.ascontiguousarray(rows[:, ::step]) for rows in each)
+        return Problem(Full(inputs, 1), truth, counts, exclusive=False)
 
     share = float(weights @ targets) if weights.any() else 0.5
     flat = np.append(np.zeros(len(features)), math.log(share / (1 - share)))
@@ -317,3 +279,15 @@ def _best_curve(features: Array, targets: Array, weights: Array) -> Array:
         if slope >= 0:
             candidates.append(np.array([*((slope, 0.0) if place == 0 else (0.0, slope)), intercept]))
     return min(candidates, key=lambda each: float(problem(1).losses(each[None]).sum()))
+
+
+PLATT = Calibrator(
+    "platt", "Platt scaling", "sigmoid(a log(p / (1 - p)) + c) of each class, divided by the sum",
+    "Platt, 1999", kind=PlattScaling.kind, fit=PlattScaling.fit, read=PlattScaling.from_dict,
+    options=(WEIGHTS,)
+)  # fmt: skip
+BETA = Calibrator(
+    "beta", "Beta calibration", "sigmoid(a log p - b log(1 - p) + c) of each class, divided by the sum",
+    "Kull et al., AISTATS 2017", kind=BetaCalibration.kind, fit=BetaCalibration.fit,
+    read=BetaCalibration.from_dict, options=(WEIGHTS,)
+)  # fmt: skip

@@ -4,14 +4,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Floats, Whole, averaged_columns, map_rows
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions
+
+if TYPE_CHECKING:
+    from surefoot.predictions.predictions import Predictions
 
 FEWEST_ROWS = 250  # a search on this many finds the scale to some percent
 MORE = 8  # times as many rows for the next search
@@ -50,13 +52,14 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """Derivatives of the summed NLL at one scale; the first row by row as well."""
+    """The summed NLL at one scale and its derivatives; the first row by row as well."""
 
     scale: float
     slope: float
     second: float
     third: float
     row_slopes: Array
+    nll: float = math.nan  # where it is asked for
 
     @property
     def squared_slopes(self) -> float:
@@ -80,7 +83,7 @@ def halley(slope: float, second: float, third: float) -> float:
 
 
 def best_scale(
-    predictions: Predictions, lowest: float, highest: float, weights: Array | None = None
+    predictions: "Predictions", lowest: float, highest: float, weights: Array | None = None
 ) -> tuple[float, Reading]:
     """The scale in [lowest, highest] with the lowest NLL, weighted if given, and a reading near it."""
     scale = start = math.sqrt(lowest * highest)
@@ -96,13 +99,13 @@ def best_scale(
     return search(partial(read, predictions, weights=weights), scale, lowest, highest, tolerance)
 
 
-def search_bounds(predictions: Predictions) -> tuple[float, float]:
+def search_bounds(predictions: "Predictions") -> tuple[float, float]:
     """The scales between which the best one is searched."""
     low, high = predictions.extremes
     return bounds_for(max(-low, high), size=math.sqrt(mean_square(predictions)))
 
 
-def mean_square(predictions: Predictions | Rows, fewest: int = FEWEST_ROWS) -> float:
+def mean_square(predictions: "Predictions | Rows", fewest: int = FEWEST_ROWS) -> float:
     """Of the (averaged) logits of some rows; for one label about the mean of each row."""
     rows = predictions.logits[0]
     logits = rows[:: 1 + len(rows) // fewest].astype(np.float64)
@@ -121,7 +124,7 @@ def is_at_bound(scale: float, lowest: float, highest: float) -> bool:
     return not lowest * 1.01 < scale < highest / 1.01
 
 
-def is_flat(predictions: Predictions | Rows) -> bool:
+def is_flat(predictions: "Predictions | Rows") -> bool:
     """Whether all (averaged) logits of each row are equal, so that no scale changes anything."""
     softmax = predictions.kind is LabelKind.ONE_LABEL
     for logits in (predictions.logits[0, :1], predictions.logits[0]):  # usually the first row is enough
@@ -131,7 +134,7 @@ def is_flat(predictions: Predictions | Rows) -> bool:
     return True
 
 
-def is_separable(predictions: Predictions | Rows) -> bool:
+def is_separable(predictions: "Predictions | Rows") -> bool:
     """Whether every label has the top logit of its row, or for many labels the right sign."""
     logits, labels = predictions.logits[0], predictions.labels
     if predictions.kind is LabelKind.ONE_LABEL:
@@ -139,7 +142,7 @@ def is_separable(predictions: Predictions | Rows) -> bool:
     return bool(((labels < 0) | np.where(labels == 1, logits >= 0, logits <= 0)).all())
 
 
-def row_derivatives(rows: Predictions | Rows, scale: float | Array, orders: int) -> Array:
+def row_derivatives(rows: "Predictions | Rows", scale: float | Array, orders: int) -> Array:
     """Each row's NLL, its (averaged) logits multiplied by the scale (or by its own), and so many derivatives.
 
     (orders + 1, n), in the scale. For many labels a row's NLL is the sum over its known labels. Every row has
@@ -192,17 +195,17 @@ def _of_sigmoid(logits: Array, labels: Whole, scale: float | Array, into: Array)
         row[:] = values.sum(axis=0)
 
 
-def mean_nll(predictions: Predictions, scale: float) -> float:
+def mean_nll(predictions: "Predictions", scale: float) -> float:
     """The unclipped NLL with all logits multiplied by `scale`, in float64."""
     return float(row_derivatives(predictions, scale, 0).sum()) / known_labels(predictions)
 
 
-def known_labels(predictions: Predictions) -> int:
+def known_labels(predictions: "Predictions") -> int:
     """How many labels the NLL is a mean of."""
     return int((predictions.labels >= 0).sum())
 
 
-def read(rows: Predictions | Rows, scale: float, weights: Array | None = None) -> Reading:
+def read(rows: "Predictions | Rows", scale: float, weights: Array | None = None) -> Reading:
     """The NLL's derivatives with the (averaged) logits multiplied by `scale`. Every row has a label."""
     derivatives = row_derivatives(rows, scale, 3)[1:]
     if weights is not None:

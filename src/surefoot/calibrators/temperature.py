@@ -1,21 +1,16 @@
 """Temperature scaling: one T, one per member, and at least one."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surefoot.arguments import checked
-from surefoot.calibrators.calibration import (
-    Calibration,
-    evidence_from,
-    facts_from,
-    fit_without_zeros,
-    naming_classes,
-    positive,
-)
+from surefoot.calibrators.calibration import OF_DATA, Calibration, data_facts, for_any_data, require_numbers
+from surefoot.calibrators.declaration import Calibrator, Option
 from surefoot.calibrators.search import (
     Reading,
     best_scale,
@@ -27,16 +22,18 @@ from surefoot.calibrators.search import (
 from surefoot.errors import InputError
 from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
 from surefoot.predictions.arrays import as_numpy, read_only
-from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array
-from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.validate import as_floats
 
+if TYPE_CHECKING:
+    from surefoot.predictions.predictions import Predictions
+
+TINY = 5e-324  # the smallest positive number
 FEW_ROWS = 200
 MUCH_WORSE = 0.05  # of the ECE on the data that T was fitted on
 WORSE_ECE = 0.01  # the same where probabilities are exactly 0: T is not used
-WEIGHTS = (1e-100, 1e100)  # whose squares and sums neither vanish nor overflow
+WEIGHT_RANGE = (1e-100, 1e100)  # whose squares and sums neither vanish nor overflow
 UNKNOWN = 100  # an interval whose ends differ by this factor or more says nothing: T is not used
 WIDE = 1.5  # an interval whose ends differ by more than this factor is called wide
 
@@ -47,7 +44,11 @@ class SingleTemperature(Calibration):
 
     temperature: float
 
-    def apply(self, predictions: Predictions) -> Predictions:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_numbers("temperature", self.temperatures, least=TINY)
+
+    def apply(self, predictions: "Predictions") -> "Predictions":
         """The logits divided by T."""
         return predictions.with_logits(read_only(self.scale(predictions.logits)))
 
@@ -74,15 +75,23 @@ class Temperature(SingleTemperature):
 
     low: float  # 95% interval, from the curvature and the variance of the rows' slopes (sandwich)
     high: float
-    n: int
-    label_kind: LabelKind
-    classes: int
     at_bound: bool = False
     separable: bool = False  # every label is predicted correctly
     flat: bool = False  # all logits of a row are equal: no T changes anything, and 1 is taken
     # The fitted T that was not used, as it is below 1, unknown or worse; low and high are its interval
     declined: float | None = None
     ece_declined: float | None = None  # the ECE with it, if that is why
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        declined = [each for each in (self.declined, self.ece_declined) if each is not None]
+        require_numbers("declined", declined, least=TINY)
+        if self.declined is None:
+            return
+        has_reason = self.declined < 1 or self.is_unknown or self.ece_declined is not None
+        if self.temperature != 1 or not has_reason:
+            allowed = "allowed: 1, and a T below 1 or one whose interval spans orders of magnitude"
+            raise InputError(f"temperature is {self.temperature} and {self.declined} was declined; {allowed}")
 
     @property
     def is_unknown(self) -> bool:
@@ -116,44 +125,19 @@ class Temperature(SingleTemperature):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; an infinite end of the interval is None."""
-        high = self.high if math.isfinite(self.high) else None
-        return {
-            "kind": self.kind,
-            "temperature": self.temperature,
-            "interval": {"low": self.low, "high": high, "level": LEVEL},
-            "n": self.n,
-            "label_kind": str(self.label_kind),
-            "classes": self.classes,
-            "at_bound": self.at_bound,
-            "separable": self.separable,
-            "flat": self.flat,
-            "declined": self.declined,
-            **({} if self.ece_declined is None else {"ece_declined": self.ece_declined}),
-            "evidence": None if self.evidence is None else self.evidence.to_dict(),
-            "remarks": self.remarks(),
-        }
+        """Plain values, with the ends of the interval as one; an infinite end is None."""
+        values = super().to_dict()
+        low, high = values.pop("low"), values.pop("high")
+        ends = {"low": low, "high": high if math.isfinite(high) else None, "level": LEVEL}
+        if values["ece_declined"] is None:
+            del values["ece_declined"]
+        return {"kind": self.kind, "temperature": self.temperature, "interval": ends} | values
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values; a declined T is below 1, unknown or worse, and 1 is used instead."""
-        value = positive(document, "temperature")
-        declined = None if document.get("declined") is None else positive(document, "declined")
-        of_ece = None if document.get("ece_declined") is None else positive(document, "ece_declined")
-        if declined is not None and (value != 1 or (declined >= 1 and "interval" not in document)):
-            raise _wrongly_declined(value, declined)
-        low, high = (document["interval"][name] for name in ("low", "high"))
-        result = cls(
-            temperature=value,
-            low=float(low),
-            high=math.inf if high is None else float(high),
-            declined=declined,
-            ece_declined=of_ece,
-            **facts_from(document),
-        )
-        if declined is not None and declined >= 1 and of_ece is None and not result.is_unknown:
-            raise _wrongly_declined(value, declined)
-        return result
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """From plain values."""
+        low, high = (document["interval"][end] for end in ("low", "high"))
+        return super().from_dict({**document, "low": low, "high": math.inf if high is None else high})
 
     @property
     def _why_declined(self) -> str:
@@ -225,12 +209,7 @@ class Temperature(SingleTemperature):
         return remarks
 
 
-def _wrongly_declined(value: float, declined: float) -> ValueError:
-    allowed = "allowed: 1, and a T below 1 or one whose interval spans orders of magnitude"
-    return ValueError(f"temperature is {value} and {declined} was declined; {allowed}")
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MemberTemperatures(Calibration):
     """A T for each member of an ensemble: members are divided first, then averaged by the metrics."""
 
@@ -239,20 +218,10 @@ class MemberTemperatures(Calibration):
 
     members: tuple[Temperature, ...]
 
-    @property
-    def n(self) -> int:
-        """Of each member's fit."""
-        return self.members[0].n
-
-    @property
-    def label_kind(self) -> LabelKind:
-        """Of all members."""
-        return self.members[0].label_kind
-
-    @property
-    def classes(self) -> int:
-        """Of all members."""
-        return self.members[0].classes
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.members:
+            raise InputError("members are empty; allowed: one or more")
 
     @property
     def needs_members(self) -> int:
@@ -264,7 +233,7 @@ class MemberTemperatures(Calibration):
         """The T of each member."""
         return tuple(member.temperature for member in self.members)
 
-    def apply(self, predictions: Predictions) -> Predictions:
+    def apply(self, predictions: "Predictions") -> "Predictions":
         """Each member's logits divided by its T."""
         return predictions.with_logits(self.scale(predictions.logits))
 
@@ -278,21 +247,15 @@ class MemberTemperatures(Calibration):
         return {"T of each member": list(self.temperatures)}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, with those of each member."""
-        evidence = None if self.evidence is None else self.evidence.to_dict()
-        return {
-            "kind": self.kind,
-            "members": [member.to_dict() for member in self.members],
-            "evidence": evidence,
-        }
+        """Plain values: all facts are those of each member."""
+        values = super().to_dict()
+        return {name: values[name] for name in ("kind", "members", "evidence")}
 
     @classmethod
-    def from_dict(cls, document: dict[str, Any]) -> Self:
-        """From plain values; there is at least one member."""
-        members = tuple(Temperature.from_dict(member) for member in document["members"])
-        if not members:
-            raise ValueError("members are empty; allowed: one or more")
-        return cls(members, evidence=evidence_from(document))
+    def from_dict(cls, document: Mapping[str, Any]) -> Self:
+        """From plain values."""
+        first = next(iter(document["members"]), {"n": 0, "label_kind": "one_label", "classes": 0})
+        return super().from_dict({**{name: first[name] for name in OF_DATA}, **document})
 
     @property
     def declined(self) -> float | None:
@@ -315,31 +278,26 @@ class MemberTemperatures(Calibration):
 
 
 @checked
-@naming_classes
-def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Temperature:
+@for_any_data
+def fit_temperature(val: "Predictions", *, weights: ArrayLike | None = None) -> Temperature:
     """The T that minimises the unclipped NLL of `val`, exact to 1e-6 and always positive.
 
     T = argmin_T mean -log p_true(z / T). Several members are averaged first. Guo et al., ICML 2017.
     `weights` are those of the rows; by default all count the same.
 
+    >>> from surefoot import Predictions
     >>> fit_temperature(Predictions.from_logits([[4.0, 0.0]] * 4, [0, 0, 0, 1])).temperature
     3.6409569065...
     """
-    if val.half_of_smallest() is not None:
-        return fit_without_zeros(fit_temperature, val, weights=weights)
-    labelled, rows = (only_labelled(val), None) if weights is None else weighted_rows(val, weights)
-    facts: dict[str, Any] = {"n": labelled.n, "label_kind": labelled.kind, "classes": labelled.classes}
+    labelled, rows = (only_labelled(val).average(), None) if weights is None else weighted_rows(val, weights)
+    facts = data_facts(labelled)
     if is_flat(labelled):
         return Temperature(temperature=1.0, low=0.0, high=math.inf, at_bound=True, flat=True, **facts)
     found = _least_nll(labelled, rows)
     factor = math.inf
     if not found.at_bound:
-        if labelled.groups is None:
-            factor = factor_of(found.reading.squared_slopes, labelled.n, found.reading.second, found.scale)
-        else:
-            factor = interval_factor(
-                found.reading.row_slopes, found.reading.second, found.scale, labelled.groups
-            )
+        slopes, second = found.reading.row_slopes, found.reading.second
+        factor = interval_factor(slopes, second, found.scale, labelled.groups)
     return Temperature(
         temperature=1 / found.scale,
         low=1 / factor / found.scale,
@@ -350,9 +308,9 @@ def fit_temperature(val: Predictions, *, weights: ArrayLike | None = None) -> Te
     )
 
 
-def best_temperature(predictions: Predictions) -> float:
+def best_temperature(predictions: "Predictions") -> float:
     """The T of `fit_temperature`, without its interval, which takes as long as a third of the search."""
-    labelled = only_labelled(predictions)
+    labelled = only_labelled(predictions).average()
     return 1.0 if is_flat(labelled) else 1 / _least_nll(labelled, None).scale
 
 
@@ -365,7 +323,7 @@ class _Found(NamedTuple):
     separable: bool
 
 
-def _least_nll(labelled: Predictions, weights: Array | None) -> _Found:
+def _least_nll(labelled: "Predictions", weights: Array | None) -> _Found:
     lowest, highest = search_bounds(labelled)
     scale, reading = best_scale(labelled, lowest, highest, weights)
     # At an inner optimum the rows' slopes cancel, so some are positive; if none is, compare with the labels.
@@ -375,36 +333,37 @@ def _least_nll(labelled: Predictions, weights: Array | None) -> _Found:
 
 
 @checked
-@naming_classes
-def fit_member_temperatures(val: Predictions) -> MemberTemperatures:
+@for_any_data
+def fit_member_temperatures(val: "Predictions") -> MemberTemperatures:
     """A temperature for each member by itself: the paper's ensemble of T-scaled models.
 
+    >>> from surefoot import Predictions
     >>> two = Predictions.from_logits([[[4.0, 0.0]] * 4, [[2.0, 0.0]] * 4], [0, 0, 0, 1])
     >>> [round(t, 3) for t in fit_member_temperatures(two).temperatures]
     [3.641, 1.82]
     """
-    if val.half_of_smallest() is not None:
-        return fit_without_zeros(fit_member_temperatures, val)
-    return MemberTemperatures(tuple(fit_temperature(val.member(i)) for i in range(val.members)))
+    members = tuple(fit_temperature(val.member(i)) for i in range(val.members))
+    facts = {name: getattr(members[0], name) for name in OF_DATA}
+    return MemberTemperatures(members=members, **facts)
 
 
-def only_labelled(val: Predictions) -> Predictions:
-    """The rows with at least one known label, members averaged: what a calibration is fitted on."""
+def only_labelled(val: "Predictions") -> "Predictions":
+    """The rows with at least one known label: what a calibration is fitted on."""
     known = val.labels >= 0
     if known.all():
-        return val.average()
+        return val
     if not known.any():
         raise InputError("no labels to fit a temperature on; allowed: predictions with at least one label")
-    return val.take(known.reshape(val.n, -1).any(axis=1)).average()
+    return val.take(known.reshape(val.n, -1).any(axis=1))
 
 
-def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predictions, Array]:
+def weighted_rows(val: "Predictions", weights: ArrayLike | None) -> "tuple[Predictions, Array]":
     """The rows with a known label that count, members averaged, and their weights."""
     if weights is None:
-        labelled = only_labelled(val)
+        labelled = only_labelled(val).average()
         return labelled, np.ones(labelled.n)
     given: Array = as_floats("weights", as_numpy("weights", weights)).astype(np.float64)
-    lowest, highest = WEIGHTS
+    lowest, highest = WEIGHT_RANGE
     allowed = f"allowed: {val.n} numbers that are 0 or from {lowest:g} to {highest:g}, not all 0"
     if given.shape != (val.n,):
         raise InputError(f"weights have shape {given.shape}; {allowed}")
@@ -414,7 +373,7 @@ def weighted_rows(val: Predictions, weights: ArrayLike | None) -> tuple[Predicti
     if not given.any():
         raise InputError(f"all weights are 0; {allowed}")
     counting = (given > 0) & (val.labels >= 0).reshape(val.n, -1).any(axis=1)
-    return only_labelled(val.take(counting)), given[counting]
+    return only_labelled(val.take(counting)).average(), given[counting]
 
 
 def interval_factor(row_slopes: Array, second: float, scale: float, groups: NDArray[Any] | None) -> float:
@@ -433,12 +392,13 @@ def factor_of(squared_slopes: float, independent: int, second: float, scale: flo
     return math.exp(widened) if widened < 700 else math.inf
 
 
-def fit_temperature_at_least_one(val: Predictions, *, weights: ArrayLike | None = None) -> Temperature:
+def fit_temperature_at_least_one(val: "Predictions", *, weights: ArrayLike | None = None) -> Temperature:
     """The T of `fit_temperature` where it is 1 or more; else 1, with the T that was declined.
 
     T = max(1, argmin_T NLL(z / T)). Li & Hoiem, CVPR 2020, for networks distilled from an ensemble, which
     may be underconfident on familiar data: a T below 1 would do harm on unfamiliar data.
 
+    >>> from surefoot import Predictions
     >>> fitted = fit_temperature_at_least_one(Predictions.from_logits([[0.1, 0.0]] * 4, [0, 0, 0, 1]))
     >>> fitted.temperature, fitted.declined
     (1.0, 0.0910239...)
@@ -451,3 +411,20 @@ def at_least_one(fitted: Temperature) -> Temperature:
     if fitted.temperature >= 1:
         return fitted
     return replace(fitted, temperature=1.0, declined=fitted.temperature)
+
+
+WEIGHTS = Option("weights", object, None, "sample weights: how much each row counts")
+TEMPERATURE = Calibrator(
+    "temperature", "One temperature", "softmax(z / T), members averaged first", "Guo et al., ICML 2017",
+    kind=Temperature.kind, fit=fit_temperature, read=Temperature.from_dict, options=(WEIGHTS,)
+)  # fmt: skip
+SOFTENING = replace(
+    TEMPERATURE, name="softening", title="One temperature, of 1 or more",
+    formula="softmax(z / max(1, T)), members averaged first", reference="Li & Hoiem, CVPR 2020",
+    fit=fit_temperature_at_least_one
+)  # fmt: skip
+MEMBER_TEMPERATURES = Calibrator(
+    "member-temperatures", "A temperature per member", "mean over members of softmax(z_m / T_m)",
+    "Li & Hoiem, CVPR 2020", kind=MemberTemperatures.kind, fit=fit_member_temperatures,
+    read=MemberTemperatures.from_dict, one_model=False
+)  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from surefoot import __version__
-from surefoot.cli.calibrate import apply, calibrate
+from surefoot.cli.calibrate import CalibrateCommand, apply, calibrate
 from surefoot.cli.data import data
 from surefoot.cli.deploy import bundle, export, predict, predictions, serve
 from surefoot.cli.doctor import doctor
@@ -41,7 +41,8 @@ WITHOUT_PROGRESS = (serve, status, ls, show, doctor)
 AT_ONCE = (evaluate, calibrate, apply, thresholds, sets)  # the others record as they go, or write a folder
 for command in COMMANDS:
     whole = all_written_or_none(command) if command in AT_ONCE else command
-    app.command()(whole if command in WITHOUT_PROGRESS else with_quiet(whole))
+    kind = CalibrateCommand if command is calibrate else None
+    app.command(cls=kind)(whole if command in WITHOUT_PROGRESS else with_quiet(whole))
 app.add_typer(data, name="data")
 
 

@@ -1,11 +1,12 @@
 """`surefoot calibrate` and `surefoot apply`: fit a calibration, and apply it."""
 
-import math
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from surefoot.cli.inputs import (
     Address,
@@ -22,12 +23,13 @@ from surefoot.cli.inputs import (
     refuse_wrong_outputs,
 )
 from surefoot.cli.terminal import echo, echo_written
-from surefoot.errors import InputError, is_numeric, refuse_unknown
+from surefoot.errors import InputError, refuse_unknown
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
-    from surefoot.calibrators import Calibration
+    from surefoot.calibrators import Calibration, Option
 
+GIVEN = "surefoot.calibrators"  # in the context: the values of the flags
 
 Validation = Annotated[
     Path,
@@ -35,30 +37,10 @@ Validation = Annotated[
         help="Predictions on held-out familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."
     ),
 ]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        help="With --method budget: how far the NLL may rise above its minimum, e.g. 5% or 0.05; "
-        "or surplus: up to the minimum NLL of --reference.",
-        show_default="2%",
-    ),
-]
-Reference = Annotated[
-    Path | None, typer.Option(help="With --budget surplus: the plain model's predictions of the same rows.")
-]
-Regularisation = Annotated[
-    float | None,
-    typer.Option(
-        help="With --method vector, matrix or dirichlet: strength of the regularisation.",
-        show_default="chosen by cross-validation",
-    ),
-]
-Bins = Annotated[int | None, typer.Option(help="With --method histogram: number of bins.", show_default="10")]
 Options = Annotated[
     list[str] | None,
     typer.Option("--option", help="An option of the method as NAME=VALUE, also of one from a plugin."),
 ]
-Weights = Annotated[str | None, typer.Option(help="Column of sample weights: how much each row counts.")]
 Force = Annotated[
     bool, typer.Option("--force", help="Use a T even if its interval spans orders of magnitude.")
 ]
@@ -68,16 +50,73 @@ GroupBy = Annotated[
 ]
 
 
+class CalibrateCommand(TyperCommand):
+    """Has a flag for each option that a calibrator declares, also for those of plugins.
+
+    They are made when they are needed: no other command imports calibrators for them.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Those of `calibrate`, with the flags after --method."""
+        params = super().get_params(ctx)
+        names = [param.name for param in params]
+        flags = [flag for flag in _flags() if flag.name not in names]
+        place = names.index("method") + 1
+        return [*params[:place], *flags, *params[place:]]
+
+
+def _flags() -> list[Any]:
+    """The options of all calibrators, each once; their values, as texts, are kept for `calibrate`."""
+    from surefoot.calibrators import CALIBRATORS
+
+    def flags() -> None: ...
+
+    methods: dict[str, list[str]] = {}
+    for each in CALIBRATORS:
+        for option in each.options:
+            methods.setdefault(option.name, []).append(each.name)
+            flags.__annotations__[option.name] = Annotated[
+                str | None,
+                typer.Option(
+                    help=_help(option, methods[option.name], len(CALIBRATORS)),
+                    show_default=option.default_text or False,
+                    expose_value=False,
+                    callback=_keep,
+                ),
+            ]
+    hints = {name: flags.__annotations__[name] for name in methods}
+    parameters = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint) for name, hint in hints.items()
+    ]
+    flags.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False)
+    app.command()(flags)
+    command: Any = typer.main.get_command(app)
+    return [param for param in command.params if param.name in methods]
+
+
+def _help(option: "Option", methods: list[str], among: int) -> str:
+    """What an option does, and with which of so many methods unless most have it."""
+    text = (f"column of {option.help}" if option.type is object else option.help) + "."
+    if len(methods) > among / 2:
+        return text[0].upper() + text[1:]
+    *others, last = methods
+    names = f"{', '.join(others)} or {last}" if others else last
+    return f"With --method {names}: {text}"
+
+
+def _keep(context: typer.Context, param: typer.CallbackParam, value: str | None) -> None:
+    """Keep a flag's value for `calibrate`, whose signature does not have it."""
+    if value is not None:
+        context.meta.setdefault(GIVEN, {})[param.name] = value
+
+
 def calibrate(
+    context: typer.Context,
     val: Validation,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the calibration (JSON).")],
     method: Annotated[str, typer.Option(help="See 'surefoot ls calibrators'.")] = "temperature",
-    budget: Budget = None,
-    reference: Reference = None,
-    regularisation: Regularisation = None,
-    bins: Bins = None,
     option: Options = None,
-    weights: Weights = None,
     force: Force = False,
     group_by: GroupBy = None,
     stream: Stream = None,
@@ -86,50 +125,50 @@ def calibrate(
     workers: Workers = None,
 ) -> None:
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
-    files, reference_files = input_files(val), input_files(reference)
-    from surefoot.calibrators import CALIBRATORS, save_calibration
-    from surefoot.calibrators.options import read_options
+    files = input_files(val)
+    from surefoot.calibrators import CALIBRATORS, fit_calibration, save_calibration
 
-    options: dict[str, Any] = {
-        "budget": budget_of(budget),
-        "reference": reference,
-        "regularisation": regularisation,
-        "bins": bins,
-        "weights": weights,
-    }
-    options = {name: value for name, value in options.items() if value is not None}
     calibrator = CALIBRATORS.named(method)
-    refuse_unknown(f"option of method {method}:", options, calibrator.option_names)
-    options |= read_options(f"option of method {method}:", _pairs(option or [], options), calibrator.options)
+    texts = _texts(context.meta.get(GIVEN, {}), option or [])
+    refuse_unknown(f"option of method {method}:", texts, calibrator.option_names)
+    declared = {each.name: each for each in calibrator.options if each.name in texts}
+    references = [Path(texts[name]) for name, each in declared.items() if each.type is Path]
     if output.suffix.lower() in (".npz", ".parquet", ".csv"):
         raise InputError(
             f"the calibration is JSON, and {output} is a file name for predictions; allowed: another ending"
         )
-    refuse_wrong_outputs([*files, *reference_files], [output])
-    from surefoot.calibrators import fit_calibration
+    refuse_wrong_outputs([*files, *input_files(*references)], [output])
     from surefoot.cli.notebook import progress_shown
 
-    streamed = is_streamed({"val": files}, stream, engine, {"--group-by": group_by, "--weights": weights})
+    streamed = is_streamed(
+        {"val": files}, stream, engine, {"--group-by": group_by, "--weights": texts.get("weights")}
+    )
+    options = {name: _value(each, texts[name]) for name, each in declared.items()}
     predictions = read_or_scan(val, group_by, streamed, engine, address, workers)
-    if reference is not None:
-        options["reference"] = read(reference)
     fitted = fit_calibration(method, predictions, force=force, progress=progress_shown(), **options)
     save_calibration(fitted, output)
     _print(fitted)
     echo_written(f"calibration: {output}")
 
 
-def _pairs(given: Sequence[str], others: Container[str]) -> dict[str, str]:
-    """The values by name; each once, and not also as an option of its own."""
-    result: dict[str, str] = {}
-    for pair in given:
+def _texts(flags: Mapping[str, str], pairs: Sequence[str]) -> dict[str, str]:
+    """The values of options by name, each given once: by its flag or as NAME=VALUE."""
+    result = dict(flags)
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             raise InputError(f"--option is {pair!r}; allowed: NAME=VALUE")
-        if name in result or name in others:
+        if name in result:
             raise InputError(f"option {name!r} is given twice; allowed: once")
         result[name] = value
     return result
+
+
+def _value(option: "Option", text: str) -> Any:
+    """What a text on the command line stands for: predictions in a file, a column, or the value itself."""
+    if option.type is Path:
+        return read(Path(text))
+    return text if option.type is object else option.read(text)
 
 
 def _print(fitted: "Calibration") -> None:
@@ -143,25 +182,6 @@ def _print(fitted: "Calibration") -> None:
             echo(f"on rows left out of the fit: NLL {nll:.4f}, ECE {ece:.4f}")
     for remark in fitted.notes():
         echo("note: " + remark.replace("force=True", "--force"), err=True)
-
-
-def budget_of(text: str | None) -> float | str | None:
-    """A budget from the command line: `5%` and `0.05` are the same share, a word is itself.
-
-    >>> budget_of("5%"), budget_of("0.05"), budget_of("surplus")
-    (0.05, 0.05, 'surplus')
-    """
-    if text is None or text == "surplus":
-        return text
-    percent = text.endswith("%")
-    number = text.removesuffix("%")
-    share = float(number) / (100 if percent else 1) if is_numeric(number) else math.nan
-    if not 0 <= share < math.inf or (share > 1 and not percent):  # 5 more likely means 5% than 500%
-        raise InputError(
-            f"--budget is {text!r}; allowed: a percentage such as 5%, a share from 0 to 1 such as 0.05, "
-            "or surplus"
-        )
-    return share
 
 
 def apply(

@@ -17,10 +17,15 @@ from surefoot.errors import InputError
 from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwritable
 
 if TYPE_CHECKING:
+    from surefoot.predictions.labels import LabelKind
     from surefoot.predictions.predictions import Predictions
     from surefoot.predictions.scanned import ScannedPredictions
     from surefoot.store.store import Store
 
+IN_MEMORY = 64 * 2**20  # bytes of files that `read_or_chunk` reads at once
+HeldOut = Annotated[
+    Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
+]
 StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
 GroupBy = Annotated[
     str | None,
@@ -95,6 +100,14 @@ def refuse_wrong_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path |
             raise InputError(f"two outputs are the same file, {one}; allowed: different files")
 
 
+def refuse_predictions_name(output: Path | None, what: str) -> None:
+    """Fail where JSON would be written to a file that is named like predictions."""
+    if output is not None and output.suffix.lower() in (".npz", ".parquet", ".csv"):
+        raise InputError(
+            f"{what} are JSON, and {output} is a file name for predictions; allowed: another ending"
+        )
+
+
 def refuse_ending(output: Path | None, *allowed: str) -> None:
     """Fail before the work where the ending of an output's name is not one of those allowed."""
     if output is not None and output.suffix.lower() not in allowed:
@@ -132,13 +145,19 @@ def read(path: Path, group_by: str | None = None) -> "Predictions":
     """Predictions from a file, a folder or a pattern, grouped by one of their columns if given."""
     from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions
-    from surefoot.predictions.labels import ONE_HOT
 
     with busy(f"reading {path}"):
         predictions = read_predictions(path)
+    note_one_hot(predictions, path)
+    return grouped(predictions, path, group_by)
+
+
+def note_one_hot(predictions: "Predictions", path: Path) -> None:
+    """Say where labels of the many-label kind are all one-hot."""
+    from surefoot.predictions.labels import ONE_HOT
+
     if predictions.always_one_label():
         echo(ONE_HOT.format(path), err=True)
-    return grouped(predictions, path, group_by)
 
 
 def grouped(predictions: "Predictions", path: Path, group_by: str | None) -> "Predictions":
@@ -147,6 +166,25 @@ def grouped(predictions: "Predictions", path: Path, group_by: str | None) -> "Pr
         return predictions if group_by is None else predictions.grouped_by(group_by)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def read_or_chunk(
+    path: Path, group_by: str | None, unlabelled: "LabelKind | None" = None, *, most: float = IN_MEMORY
+) -> "Predictions | ScannedPredictions":
+    """Predictions in memory; files of more bytes are to be read in chunks. Without labels only of a kind."""
+    from surefoot.cli.terminal import busy
+    from surefoot.predictions.files import read_predictions
+    from surefoot.predictions.paths import STREAMED, files_named
+    from surefoot.predictions.scanned import scan_predictions
+
+    files = files_named(path)
+    can_be_chunked = all(file.suffix.lower() in STREAMED and file.is_file() for file in files)
+    if can_be_chunked and sum(file.stat().st_size for file in files) > most:
+        scanned = scan_predictions(path, unlabelled=unlabelled)
+        return scanned if group_by is None else scanned.grouped_by(group_by)
+    with busy(f"reading {path}"):
+        predictions = read_predictions(path, unlabelled=unlabelled)
+    return grouped(predictions, path, group_by)
 
 
 def is_streamed(

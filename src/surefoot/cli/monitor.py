@@ -3,22 +3,21 @@
 import json
 import sys
 import warnings
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import GroupBy, grouped, input_files, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import GroupBy, input_files, read_or_chunk, refuse_missing, refuse_wrong_outputs
 from surefoot.cli.terminal import echo
-from surefoot.errors import InputError
+from surefoot.errors import InputError, require
 from surefoot.predictions.labels import LabelKind
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
-    from surefoot.calibrators import Calibration
-    from surefoot.deploy.monitor import Scores
-    from surefoot.deploy.thresholds import Thresholds
+    from surefoot.deploy.scores import Scores
 
 
 class Format(StrEnum):
@@ -69,33 +68,32 @@ def monitor(
     ] = LabelKind.ONE_LABEL,
 ) -> None:
     """Compare unlabelled predictions with a familiar reference; exit with 1 if the data has shifted."""
-    if not 0 < alpha < 1:
-        raise InputError(f"--alpha is {alpha:g}; allowed: above 0 and below 1")
-    if bound is not None and not 0 <= bound <= 1:
-        raise InputError(f"--bound is {bound:g}; allowed: 0 to 1")
-    if first_share is not None and not 0 < first_share < 1:
-        raise InputError(f"--first-share is {first_share:g}; allowed: above 0 and below 1")
+    require(0 < alpha < 1, "--alpha", alpha, "above 0 and below 1")
+    require(bound is None or 0 <= bound <= 1, "--bound", bound, "0 to 1")
+    require(first_share is None or 0 < first_share < 1, "--first-share", first_share, "above 0 and below 1")
     if first_share is not None and history is None:
         raise InputError("--first-share needs --history; a single check has all of alpha")
     inputs = [*input_files(reference, current), calibration, thresholds]
     refuse_wrong_outputs(inputs, [history, output])
     refuse_missing(calibration, thresholds)
+    from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.deploy.groups import RepeatedRows
+    from surefoot.deploy.monitor import Checked
+    from surefoot.deploy.monitor import monitor as check_predictions
     from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
-    from surefoot.deploy.workflow import Checked
-    from surefoot.deploy.workflow import monitor as check_predictions
-    from surefoot.predictions.files import read_predictions
+    from surefoot.deploy.scores import first_rows
+    from surefoot.deploy.thresholds_file import load_thresholds
 
-    chosen, fitted = _loaded(thresholds, calibration)
-    with busy(f"reading {reference} and {current}"):
-        familiar = read_predictions(reference, unlabelled=kind)
-        unlabelled = read_predictions(current, unlabelled=familiar.kind)
-    familiar, unlabelled = grouped(familiar, reference, group_by), grouped(unlabelled, current, group_by)
+    chosen = None if thresholds is None else load_thresholds(thresholds)
+    fitted = None if calibration is None else load_calibration(calibration)
+    familiar = read_or_chunk(reference, group_by, kind)
+    unlabelled = read_or_chunk(current, group_by, first_rows(familiar).kind)
     from surefoot.report.monitor import monitor_table, write_monitor_page
 
     def show(checked: Checked) -> None:
         """Draw the page and print the result: if this fails, no check is recorded."""
+        comparing.close()
         _note_novelty(checked.reference, checked.current)
         if output is not None:
             sources = {"reference": path_text(reference), "current": path_text(current)}
@@ -110,7 +108,9 @@ def monitor(
             print_tables([monitor_table(checked.check)])
         sys.stdout.flush()
 
-    with warnings.catch_warnings(action="ignore", category=RepeatedRows):  # they are in the verdict
+    # Warnings are in the verdict.
+    with ExitStack() as comparing, warnings.catch_warnings(action="ignore", category=RepeatedRows):
+        comparing.enter_context(busy(f"comparing {current} with {reference}"))
         check = check_predictions(
             familiar,
             unlabelled,
@@ -127,18 +127,6 @@ def monitor(
         echo(f"page: {output}", err=True)
     if check.alarm:
         raise typer.Exit(1)
-
-
-def _loaded(
-    thresholds: Path | None, calibration: Path | None
-) -> "tuple[Thresholds | None, Calibration | None]":
-    from surefoot.calibrators import load_calibration
-    from surefoot.deploy.thresholds import load_thresholds
-
-    chosen = None if thresholds is None else load_thresholds(thresholds)
-    if chosen is not None and chosen.calibration is not None and calibration is not None:
-        raise InputError(f"{thresholds} already contains a calibration; allowed: no --calibration")
-    return chosen, None if calibration is None else load_calibration(calibration)
 
 
 def _note_novelty(reference: "Scores", current: "Scores") -> None:

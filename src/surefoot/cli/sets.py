@@ -6,15 +6,20 @@ from typing import Annotated
 
 import typer
 
-from surefoot.cli.inputs import GroupBy, input_files, read, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import (
+    GroupBy,
+    HeldOut,
+    input_files,
+    read,
+    refuse_missing,
+    refuse_predictions_name,
+    refuse_wrong_outputs,
+)
 from surefoot.cli.terminal import echo_written
-from surefoot.errors import InputError
 
 
 def sets(
-    val: Annotated[
-        Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
-    ],
+    val: HeldOut,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where to write the limit and results (JSON).")
     ] = None,
@@ -33,10 +38,7 @@ def sets(
     group_by: GroupBy = None,
 ) -> None:
     """Choose conformal prediction sets, which contain the true class with a stated probability."""
-    if output is not None and output.suffix.lower() in (".npz", ".parquet", ".csv"):
-        raise InputError(
-            f"the sets are JSON, and {output} is a file name for predictions; allowed: another ending"
-        )
+    refuse_predictions_name(output, "the sets")
     refuse_missing(calibration)
     refuse_wrong_outputs([*input_files(val, familiar_test, unfamiliar), calibration], [output])
     from surefoot.calibrators import load_calibration

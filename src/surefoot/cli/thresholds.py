@@ -1,14 +1,25 @@
 """`surefoot thresholds`: which confidence is high enough to accept a prediction."""
 
+import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import GroupBy, input_files, read, refuse_missing, refuse_wrong_outputs
+from surefoot.cli.inputs import (
+    IN_MEMORY,
+    GroupBy,
+    HeldOut,
+    input_files,
+    note_one_hot,
+    read_or_chunk,
+    refuse_missing,
+    refuse_predictions_name,
+    refuse_wrong_outputs,
+)
 from surefoot.cli.terminal import echo, echo_written
-from surefoot.errors import InputError
+from surefoot.errors import InputError, require
 from surefoot.io import all_or_none
 from surefoot.text import path_text
 
@@ -40,9 +51,7 @@ Page = Annotated[Path | None, typer.Option(help="Also write a page (HTML) with t
 
 
 def thresholds(
-    val: Annotated[
-        Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
-    ],
+    val: HeldOut,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Where to write the thresholds (JSON).")
     ] = Path("thresholds.json"),
@@ -76,12 +85,17 @@ def thresholds(
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
     from surefoot.deploy.groups import RepeatedRows, repeated_sentences, split_rows
-    from surefoot.deploy.thresholds import Thresholds, save_thresholds
-    from surefoot.deploy.workflow import choose_thresholds
+    from surefoot.deploy.scores import first_rows
+    from surefoot.deploy.thresholds import Thresholds, choose_thresholds
+    from surefoot.deploy.thresholds_file import save_thresholds
+    from surefoot.predictions.predictions import Predictions
 
-    predictions = {name: read(path, group_by) for name, path in paths.items()}
+    most = IN_MEMORY if split is None else math.inf  # a split needs all rows
+    predictions = {name: read_or_chunk(path, group_by, most=most) for name, path in paths.items()}
+    for name, path in paths.items():
+        note_one_hot(first_rows(predictions[name]), path)
     fitted = None if calibration is None else load_calibration(calibration)
-    _note_rows(predictions["val"], fitted)
+    _note_rows(first_rows(predictions["val"]), fitted)
     # Warnings are in the verdict.
     with busy("choosing"), warnings.catch_warnings(action="ignore", category=RepeatedRows):
         chosen = choose_thresholds(
@@ -111,8 +125,9 @@ def thresholds(
         if html is not None:
             from surefoot.report.thresholds import write_thresholds_page
 
-            if split is not None:
-                _, predictions["val"] = split_rows(predictions["val"], split, seed)
+            rows = predictions["val"]
+            if split is not None and isinstance(rows, Predictions):
+                _, predictions["val"] = split_rows(rows, split, seed)
             with busy("drawing the page"):
                 write_thresholds_page(chosen, verdict, table, predictions, sources, html)
         save_thresholds(chosen, output, sources=sources, elsewhere=chosen.measured)
@@ -127,14 +142,10 @@ def thresholds(
 
 
 def _check_options(output: Path, calibration: Path | None, split: float | None) -> None:
-    if output.suffix.lower() in (".npz", ".parquet", ".csv"):
-        raise InputError(
-            f"the thresholds are JSON, and {output} is a file name for predictions; allowed: another ending"
-        )
+    refuse_predictions_name(output, "the thresholds")
     if calibration is not None and split is not None:
         raise InputError("both --calibration and --split; allowed: one of the two")
-    if split is not None and not 0 < split < 1:
-        raise InputError(f"--split is {split:g}; allowed: above 0 and below 1")
+    require(split is None or 0 < split < 1, "--split", split, "above 0 and below 1")
 
 
 def _note_rows(val: "Predictions", calibration: "Calibration | None") -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from surefoot.predictions.outcomes import Array, Index
+from surefoot.predictions.outcomes import Array
 
 MOST_BET = 0.9  # of the wealth that one group can cost
 STEPS = 40  # of a bisection
@@ -26,13 +26,6 @@ class GroupShares:
 
     accepted: Array
     wrong: Array
-
-    @staticmethod
-    def of(accepted: Array, wrong: Array, group_of: Index) -> "GroupShares":
-        """From 0 or 1 for each row."""
-        size = np.bincount(group_of)
-        shares = [np.bincount(group_of, values) / size for values in (accepted, wrong)]
-        return GroupShares(shares[0], shares[1])
 
     def bets(self, most: float, p: float) -> Array:
         """Against each group's w - most * a, from the variance of those before it."""

@@ -1,6 +1,7 @@
 """Calibrate a user's own model: fit a temperature on a loader, return both as one module."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -39,26 +40,14 @@ def calibrate(
     val: Any,
     *,
     method: Literal["temperature", "softening", "budget"] = ...,
-    budget: float | str | None = ...,
-    reference: Any = ...,
     force: bool = ...,
     tick: Callable[[int], None] = ...,
+    **options: Any,
 ) -> Calibrated: ...
 
 
 @overload
-def calibrate(
-    model: Any,
-    val: Any,
-    *,
-    method: str,
-    budget: float | str | None = ...,
-    reference: Any = ...,
-    regularisation: float | None = ...,
-    bins: int | None = ...,
-    force: bool = ...,
-    tick: Callable[[int], None] = ...,
-) -> Calibrated | CalibratedBy: ...
+def calibrate(model: Any, val: Any, *, method: str, **options: Any) -> Calibrated | CalibratedBy: ...
 
 
 @checked
@@ -67,12 +56,9 @@ def calibrate(
     val: Any,
     *,
     method: str = "temperature",
-    budget: float | str | None = None,
-    reference: Any = None,
-    regularisation: float | None = None,
-    bins: int | None = None,
     force: bool = False,
     tick: Callable[[int], None] = lambda _: None,
+    **options: Any,
 ) -> Calibrated | CalibratedBy:
     """The model with the temperature that is best on `val`, as a module that can replace it.
 
@@ -82,10 +68,9 @@ def calibrate(
     one pair of arrays. Labels (n,) are class indices (of a scikit-learn classifier its own names); labels
     (n, classes) are 0 / 1 / -100 and mean a sigmoid each; one logit a sample is the log odds of class 1.
 
-    `budget` is for the method "budget": a share such as 0.05, or "surplus", which needs the `reference`, the
-    plain model; it is run on `val` too, so `val` gives the same samples twice, in the same order.
-    `regularisation` is for "vector", "matrix" and "dirichlet", `bins` for "histogram". A T whose interval
-    spans orders of magnitude is not used, T = 1 instead, unless `force`.
+    Options are those of the method, as in `fit_calibration`; None stands for the default. The `reference` of
+    a budget "surplus" is the plain model: it is run on `val` too, so `val` gives the same samples twice, in
+    the same order. A T whose interval spans orders of magnitude is not used, T = 1 instead, unless `force`.
 
     The model runs in evaluation mode, without gradients, on the device of its weights; its modes are restored
     afterwards. `tick` is called with the number of rows of each batch.
@@ -103,10 +88,10 @@ def calibrate(
         )
         raise InputError(f"{wrong}; allowed: {', '.join(allowed)}")
     predictions = predictions_of(model, val, tick)
-    given = {"budget": budget, "regularisation": regularisation, "bins": bins}
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if reference is not None:
-        options["reference"] = predictions_of(reference, val)
+    options = {name: value for name, value in options.items() if value is not None}
+    for option in CALIBRATORS.named(method).options:
+        if option.type is Path and option.name in options:
+            options[option.name] = predictions_of(options[option.name], val)
     fitted = fit_calibration(method, predictions, force=force, **options)
     report = Report.of(fitted)
     if not (fitted.averages_members and fitted.temperatures):

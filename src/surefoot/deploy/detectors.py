@@ -127,22 +127,80 @@ class Result:
     adjusted: float
 
 
-def higher(name: str, reference: Array, current: Array) -> list[Detector]:
+@dataclass(frozen=True, eq=False)
+class Ranked:
+    """Two samples of numbers, sorted together once: runs of equal values, and how many of each are in one."""
+
+    n: int  # of the reference
+    run_of: NDArray[np.int32]  # of each row, the reference's first
+    counts: tuple[NDArray[np.int32], NDArray[np.int32]]  # how many rows of each sample are in each run
+    range: float
+
+    @staticmethod
+    def of(reference: Array, current: Array) -> "Ranked":
+        """Of the values of both."""
+        both = np.concatenate([reference, current])
+        order = np.argsort(both)
+        both.sort()  # in less memory than by the order
+        run_of = np.empty(len(both), np.int32)
+        run_of[order[0]] = 0
+        run_of[order[1:]] = np.cumsum(both[1:] != both[:-1], dtype=np.int32)
+        n, runs = len(reference), int(run_of.max()) + 1
+        before, now = (
+            np.bincount(side, minlength=runs).astype(np.int32) for side in (run_of[:n], run_of[n:])
+        )
+        return Ranked(n, run_of, (before, now), float(both[-1] - both[0]))
+
+    @property
+    def ranks(self) -> Array:
+        """Of each row from 1, equal values at the mean of theirs."""
+        middles = _middles(self.counts[0] + self.counts[1])
+        middles += 0.5
+        return middles[self.run_of]
+
+    def shares_below(self) -> tuple[Array, Array]:
+        """For each row of the reference, the share of the current rows that are below; and the reverse.
+
+        Equal values count half.
+        """
+        before, now = self.counts
+        of_reference = _middles(now)[self.run_of[: self.n]] / (len(self.run_of) - self.n)
+        return of_reference, _middles(before)[self.run_of[self.n :]] / self.n
+
+    @property
+    def distance(self) -> float:
+        """Kolmogorov-Smirnov: the largest difference of the shares at or below a value."""
+        before, now = (np.cumsum(counts, dtype=np.float64) for counts in self.counts)
+        before /= before[-1]
+        now /= now[-1]
+        return float(np.abs(np.subtract(before, now, out=now)).max())
+
+
+def _middles(counts: NDArray[np.int32]) -> Array:
+    """How many rows are before the middle of each run."""
+    middles = np.cumsum(counts, dtype=np.float64)
+    middles -= counts * 0.5
+    return middles
+
+
+def higher(name: str, ranked: Ranked, sign: int = 1) -> list[Detector]:
     """Whether a score is higher now: its mean rank, and its mean Savage score, which weighs the tail.
 
     Wilcoxon 1945; Savage 1956. The Savage score of rank r of N is -log(1 - r / (N + 1)): a few rows with a
-    very high score show in it first. Nothing, if the score is constant.
+    very high score show in it first. With the sign -1, whether it is lower: its mean rank only. Nothing, if
+    the score is constant.
     """
-    both = np.concatenate([reference, current])
-    if np.ptp(both) <= LEAST_RANGE:
+    if ranked.range <= LEAST_RANGE:
         return []
-    ranks = average_ranks(both)
+    ranks = ranked.ranks
+    if sign < 0:
+        return [Detector(name, (len(ranks) + 1 - ranks)[:, None])]
     return [Detector(name, ranks[:, None]), Detector(f"{name} tail", _savage(ranks)[:, None])]
 
 
 def _savage(ranks: Array) -> Array:
-    scores: Array = -np.log1p(-ranks / (len(ranks) + 1))
-    return scores
+    scores: Array = ranks / -(len(ranks) + 1)
+    return np.negative(np.log1p(scores, out=scores), out=scores)
 
 
 def label_uncertainty(reference: Array, current: Array) -> tuple[Array, Array]:

@@ -1,21 +1,23 @@
 """Rows that are not independent, such as the images of one person: whole groups count instead of rows."""
 
+import math
 import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.intervals import LEVEL, NORMAL, Interval, Proportion, few_samples_factor, quantile_of
-from surefoot.predictions.classes import class_names_of
+from surefoot.intervals import LEVEL, NAN, NORMAL, Interval, Proportion, few_samples_factor, quantile_of
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.text import count_of
 
+NO_INTERVAL = Interval(NAN)
 PREDICTED_CLASS = "class"  # instead of a column
 
 
@@ -70,29 +72,9 @@ def group_values(values: Array, group_of: Index | None) -> Array:
     return per_group
 
 
-def groups_of_decisions(predictions: Predictions) -> Index | None:
-    """The group of each decision; None where they are independent."""
-    return some_of(group_numbers(predictions.groups), predictions.outcomes.row)
-
-
 def of_groups(groups: int | None) -> str:
     """` in 12 groups`, after the number of rows."""
     return "" if groups is None else f" in {count_of(groups, 'group')}"
-
-
-def within_one_group(predictions: Predictions) -> Predictions:
-    """Without groups if all rows are of one: these rows can only show something about its new rows."""
-    groups = predictions.groups
-    if groups is None or (groups != groups[0]).any():
-        return predictions
-    return replace(predictions, groups=None)
-
-
-def are_same_parts(names: NDArray[Any], groups: NDArray[Any]) -> bool:
-    """Whether both divide the rows in the same way."""
-    one, other = (np.unique(each, return_inverse=True)[1] for each in (names, groups))
-    pairs = len(np.unique(one * (int(other.max()) + 1) + other))
-    return pairs == int(one.max()) + 1 == int(other.max()) + 1
 
 
 def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predictions, Predictions]:
@@ -110,25 +92,6 @@ def split_rows(predictions: Predictions, share: float, seed: int) -> tuple[Predi
     return predictions.take(np.isin(group_of, parts[0])), predictions.take(np.isin(group_of, parts[1]))
 
 
-def within_parts(prepared: Predictions, per: str) -> Predictions:
-    """Without groups where each is a part: the guarantee of a part is for new rows of this group."""
-    if prepared.groups is None or not are_same_parts(parts_of(prepared, per), prepared.groups):
-        return prepared
-    return replace(prepared, groups=None)
-
-
-def parts_of(prepared: Predictions, per: str) -> NDArray[np.str_]:
-    """The predicted class, or the group, of each row as text."""
-    if per == PREDICTED_CLASS:
-        names = np.array(class_names_of(prepared))
-        predicted: NDArray[np.str_] = names[prepared.probs().argmax(axis=1)]
-        return predicted
-    groups = prepared.grouped_by(per).groups
-    assert groups is not None
-    texts: NDArray[np.str_] = groups.astype(str)
-    return texts
-
-
 def normal_interval(value: float, samples: Sequence[Grouped], limits: tuple[float, float]) -> Interval:
     """A 95% interval from the variances of the independent samples behind the value.
 
@@ -141,6 +104,11 @@ def normal_interval(value: float, samples: Sequence[Grouped], limits: tuple[floa
     error = float(np.sqrt(sum(values.var(ddof=1) / len(values) for values in each)))
     reach = NORMAL * few_samples_factor(fewest) * error
     return Interval(value, max(limits[0], value - reach), min(limits[1], value + reach))
+
+
+def mean_of(values: Grouped) -> Interval:
+    """The mean of values from 0 to 1."""
+    return normal_interval(float(values[0].mean()), [values], (0.0, 1.0))
 
 
 def proportion_of(hits: NDArray[np.bool_], group_of: Index | None) -> Proportion:
@@ -173,15 +141,13 @@ def _binomial_ends(share: float, n: float) -> tuple[float, float]:
     return low, float(betaincinv(k + 1, n - k, 1 - tail)) if share < 1 else 1.0
 
 
-def repeated_identity(predictions: Predictions) -> str:
-    """The column whose values repeat although they should be groups; empty if there is none, or groups."""
-    if predictions.groups is not None:
-        return ""
-    columns = {} if predictions.ids is None else {"ids": predictions.ids}
-    if predictions.attributes is not None:
-        names = filter(IDENTITY.fullmatch, predictions.attributes.column_names)
-        columns |= {name: predictions.attributes[name].drop_null().to_pylist() for name in names}
-    return next((name for name, values in columns.items() if 1 < len(set(values)) < len(values)), "")
+def repeated_identity(columns: Mapping[str, pa.ChunkedArray]) -> str:
+    """The first column with values that repeat, other than one value throughout; empty if there is none."""
+    for name, column in columns.items():
+        values = column.drop_null()
+        if not pa.types.is_nested(column.type) and 1 < len(values.unique()) < len(values):
+            return name
+    return ""
 
 
 def identity_warning(column: str) -> str:
@@ -198,13 +164,17 @@ def repeated_sentences(column: str) -> list[str]:
     return [f"Warning: {identity_warning(column)}"] if column else []
 
 
-def warn_of_repeated(*given: Predictions, per: str | None = None) -> str:
+def warn_of_repeated(*given: Mapping[str, pa.ChunkedArray], per: str | None = None) -> str:
     """Warn of the first repeated column of any of these, except `per`, whose values are apart; its name."""
-    columns = map(repeated_identity, given)
-    column = next((each for each in columns if each and each != per), "")
+    column = next((each for each in map(repeated_identity, given) if each and each != per), "")
     if column:
         warnings.warn(identity_warning(column), RepeatedRows, stacklevel=4)
     return column
+
+
+def plain(interval: Interval | Proportion) -> dict[str, float | None]:
+    """As plain values; what is undefined or infinite becomes None."""
+    return {name: value if math.isfinite(value) else None for name, value in asdict(interval).items()}
 
 
 def groups_document(groups: int | dict[str, int] | None, repeated: str) -> dict[str, Any]:

@@ -1,21 +1,58 @@
 """The checks of `surefoot monitor` over time: a file of JSON lines, one per check."""
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
 from surefoot.deploy.groups import groups_document
-from surefoot.deploy.monitor import FIRST_SHARE, Check
 from surefoot.errors import InputError
+from surefoot.intervals import NAN
 from surefoot.io import ClaimedError, locked, parse_json, refuse_special, replacing
 
+if TYPE_CHECKING:
+    from surefoot.deploy.monitor import Check
+
+FIRST_SHARE = 6 / math.pi**2  # of alpha, for the first check of a history: 1 / k^2, normalised
 RECENT = 2**20  # bytes at the end of the file that are read: some thousand checks, however long it is
+
+
+@dataclass(frozen=True)
+class AlphaBudget:
+    """The probability of a false alarm at this check (`level`), of that over all checks (`alpha`)."""
+
+    alpha: float
+    number: int = 1
+    level: float = NAN
+    first_share: float = FIRST_SHARE
+
+    @staticmethod
+    def only(alpha: float) -> "AlphaBudget":
+        """For a single check, which may spend everything."""
+        return AlphaBudget(alpha, 1, alpha)
+
+    @staticmethod
+    def of_check(number: int, alpha: float, first_share: float = FIRST_SHARE) -> "AlphaBudget":
+        """A share of alpha for the first check; the others divide the rest in proportion to 1 / number^2.
+
+        Over any number of checks, the levels add up to at most alpha. With the default share, that of check
+        k is alpha * 6 / (pi * k)^2.
+
+        >>> round(sum(AlphaBudget.of_check(k, 0.05).level for k in range(1, 100_000)), 5)
+        0.05
+        >>> round(sum(AlphaBudget.of_check(k, 0.05, 0.9).level for k in range(1, 100_000)), 5)
+        0.05
+        """
+        share = first_share
+        if number > 1:
+            share = (1 - first_share) / (1 - FIRST_SHARE) * FIRST_SHARE / number**2
+        return AlphaBudget(alpha, number, alpha * share, first_share)
 
 
 @dataclass(frozen=True)
@@ -28,7 +65,7 @@ class History:
     new: str = ""  # what `write` appends to the file
     first_share: float = FIRST_SHARE  # of alpha, for the first check
 
-    def added(self, check: Check, *, reference: str, source: str) -> "History":
+    def added(self, check: "Check", *, reference: str, source: str) -> "History":
         """With this check at its end; nothing is written yet."""
         entry = {
             "look": check.budget.number,

@@ -14,6 +14,7 @@ are single rows, the binomial test of a random row of each shows more.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import takewhile
 
 import numpy as np
@@ -113,7 +114,17 @@ class ErrorTest:
     def _shares_above(self, cut: float) -> GroupShares:
         assert self.group_of is not None
         above = self.score > cut
-        return GroupShares.of(above.astype(float), (above & self.wrong).astype(float), self.group_of)
+        size = self._group_sizes
+        shares = (
+            np.bincount(self.group_of[rows], minlength=len(size)) / size
+            for rows in (above, above & self.wrong)
+        )
+        return GroupShares(*shares)
+
+    @cached_property
+    def _group_sizes(self) -> Index:
+        assert self.group_of is not None
+        return np.bincount(self.group_of)
 
 
 def valid_cuts(tested: ErrorTest, *, seed: int) -> list[float]:

@@ -3,21 +3,23 @@
 import hashlib
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pyarrow as pa
 
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
-from surefoot.deploy.accuracy import DIFFERENCE, FALL_FACTOR, SCALED, Reference, scaled_fall
 from surefoot.deploy.detectors import (
     LEAST_RANGE,
+    MOST_ROWS,
     Detector,
+    Ranked,
     Role,
     class_cosine,
     combine,
@@ -26,107 +28,42 @@ from surefoot.deploy.detectors import (
     label_uncertainty,
     mean_change,
 )
-from surefoot.deploy.detectors import Result as CombinedResult
-from surefoot.deploy.findings import NO_INTERVAL, Finding, coverage_of, difference, shift_of, without_means
-from surefoot.deploy.groups import (
-    Grouped,
-    group_numbers,
-    normal_interval,
-    number_of_groups,
-    proportion_of,
-    some_of,
+from surefoot.deploy.findings import (
+    Finding,
+    PartFinding,
+    coverage_of,
+    difference,
+    holm,
+    part_findings,
+    shift_of,
+    without_means,
 )
-from surefoot.deploy.parts import PartFinding, holm, part_findings
-from surefoot.deploy.thresholds import Thresholds, confidences
-from surefoot.errors import InputError
-from surefoot.intervals import (
-    NAN,
-    NORMAL,
-    Interval,
-)
-from surefoot.predictions.classes import class_names_of
-from surefoot.predictions.labels import LabelKind
+from surefoot.deploy.groups import Grouped, mean_of, normal_interval, number_of_groups, warn_of_repeated
+from surefoot.deploy.history import AlphaBudget, opened
+from surefoot.deploy.scores import Keys, Scores, first_rows, scores_of
+from surefoot.deploy.thresholds import Thresholds
+from surefoot.errors import InputError, require
+from surefoot.intervals import NORMAL, Interval
+from surefoot.io import all_or_none
+from surefoot.predictions.classes import in_one_order
+from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.novelty import energy, neighbour_distances
-from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
-from surefoot.predictions.validate import Floats
+from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.results import Result
 from surefoot.text import count_of
 
+# On unfamiliar data accuracy fell 2 to 10 times as much as the mean confidence; of the factors 1, 2 and 3,
+# this one has the lowest error there (benchmarks/results/monitor.md).
+FALL_FACTOR = 3.0
+DIFFERENCE = "difference of confidences"  # Guillory et al., ICCV 2021
+SCALED = f"{DIFFERENCE}, a fall counted three times"
 FEW_ROWS = 50
 POWER = 0.8  # of the smallest drop that a check would have detected
 MOST_UNFAMILIAR = 20  # rows that are listed
 NORMAL_CURVE = NormalDist()
-FIRST_SHARE = 6 / np.pi**2  # of alpha, for the first check of a history: 1 / k^2, normalised
 ORDER = ("confidence", "energy", "energy tail", "novelty", "novelty tail", "coverage", "features",
          "class cosine", "outputs", "together")  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """What is compared of predictions: numbers for each row, and which rows are accepted."""
-
-    confidence: Array
-    novelty: Mapping[str, Array]  # 'energy', and 'novelty' if the file has it
-    accepted: Array | None  # 0 or 1 for each row, with thresholds
-    surplus: Array | None  # correct (0 or 1) less confidence, for each labelled row; None without labels
-    known: NDArray[np.bool_]  # which rows have a label
-    accuracy: Interval  # NaN without labels
-    calibrated: bool
-    vectors: Floats  # (n, classes): average logits
-    probs: Array | None  # many labels: (n, classes), not calibrated
-    classes: NDArray[np.int64] | None  # the predicted class; None for many labels
-    labelled: Reference | None  # one label: the labelled rows
-    features: Array | None
-    ids: NDArray[Any] | None
-    groups: NDArray[Any] | None
-    class_names: tuple[str, ...]
-
-    @property
-    def n(self) -> int:
-        return len(self.confidence)
-
-    @cached_property
-    def group_of(self) -> Index | None:
-        """The group of each row as a number; None where rows are independent."""
-        return group_numbers(self.groups)
-
-    def grouped(self, values: Array) -> Grouped:
-        """Values of all rows, or of the labelled ones, with their groups."""
-        every = len(values) == self.n
-        return values, self.group_of if every else some_of(self.group_of, self.known)
-
-
-@dataclass(frozen=True)
-class AlphaBudget:
-    """The probability of a false alarm at this check (`level`), of that over all checks (`alpha`)."""
-
-    alpha: float
-    number: int = 1
-    level: float = NAN
-    first_share: float = FIRST_SHARE
-
-    @staticmethod
-    def only(alpha: float) -> "AlphaBudget":
-        """For a single check, which may spend everything."""
-        return AlphaBudget(alpha, 1, alpha)
-
-    @staticmethod
-    def of_check(number: int, alpha: float, first_share: float = FIRST_SHARE) -> "AlphaBudget":
-        """A share of alpha for the first check; the others divide the rest in proportion to 1 / number^2.
-
-        Over any number of checks, the levels add up to at most alpha. With the default share, that of check
-        k is alpha * 6 / (pi * k)^2.
-
-        >>> round(sum(AlphaBudget.of_check(k, 0.05).level for k in range(1, 100_000)), 5)
-        0.05
-        >>> round(sum(AlphaBudget.of_check(k, 0.05, 0.9).level for k in range(1, 100_000)), 5)
-        0.05
-        """
-        share = first_share
-        if number > 1:
-            share = (1 - first_share) / (1 - FIRST_SHARE) * FIRST_SHARE / number**2
-        return AlphaBudget(alpha, number, alpha * share, first_share)
 
 
 @checked
@@ -174,49 +111,6 @@ class Check(Result):
         return bool(self.significant) and self.drop.low > 0
 
 
-def scores_of(
-    predictions: Predictions, *, calibration: Calibration | None = None, thresholds: Thresholds | None = None
-) -> Scores:
-    """The scores that a check compares; labels, if there are any, are used for the accuracy only."""
-    calibrated = predictions if calibration is None else calibration(predictions)
-    novelty = {"energy": energies(predictions)}
-    if predictions.novelty is not None:
-        novelty["novelty"] = predictions.novelty
-    known, surplus, accuracy = _against_labels(calibrated)
-    vectors = predictions.average().logits[0]
-    one_label = predictions.kind is LabelKind.ONE_LABEL
-    outcomes = calibrated.outcomes
-    labelled = one_label and surplus is not None
-    features = predictions.features
-    return Scores(
-        confidence=confidences(calibrated),
-        novelty=novelty,
-        accepted=None if thresholds is None else thresholds.accepted(predictions).astype(float),
-        surplus=surplus,
-        known=known,
-        accuracy=accuracy,
-        calibrated=calibration is not None,
-        vectors=vectors,
-        probs=None if one_label else predictions.probs(),
-        classes=vectors.argmax(axis=1) if one_label else None,
-        labelled=Reference(outcomes.confidence, outcomes.correct.astype(float)) if labelled else None,
-        features=None if features is None else features.astype(np.float64),
-        ids=predictions.ids,
-        groups=predictions.groups,
-        class_names=class_names_of(predictions),
-    )
-
-
-def energies(predictions: Predictions) -> Array:
-    """The energy of each row, the mean over members: averaged logits have another one.
-
-    0 for files with one logit, which is stored with a 0: their energy would rank the rows by class.
-    """
-    if predictions.kind is LabelKind.ONE_LABEL and not predictions.logits[:, :, 0].any():
-        return np.zeros(predictions.n)
-    return np.asarray(np.mean([energy(member, predictions.kind) for member in predictions.logits], axis=0))
-
-
 def check_shift(
     reference: Scores, current: Scores, *, budget: AlphaBudget, bound: float | None = None, repeated: str = ""
 ) -> Check:
@@ -226,12 +120,10 @@ def check_shift(
             raise InputError(f"the {which} predictions have {side.n} row; allowed: two or more")
     _refuse_other_features(reference, current)
     estimated = _estimated(reference, current)
-    unfamiliar_by, scores = _unfamiliarity(reference, current)
-    most = np.argsort(-scores, kind="stable")[:MOST_UNFAMILIAR]
-    ids = np.arange(current.n) if current.ids is None else current.ids
+    unfamiliar_by, unfamiliar = _unfamiliar(reference, current)
     own_accuracy = reference.accuracy
     if reference.surplus is None:
-        own_accuracy = _mean(reference.grouped(reference.confidence))
+        own_accuracy = mean_of(reference.grouped(reference.confidence))
     tail = max(budget.level / 2, sys.float_info.min)  # of a level so small that half of it may be 0
     return Check(
         n_reference=reference.n,
@@ -239,7 +131,7 @@ def check_shift(
         groups=_numbers_of_groups(reference, current),
         findings=_findings(reference, current, budget.level),
         parts=_parts(reference, current),
-        unfamiliar=tuple((str(ids[row]), float(scores[row])) for row in most),
+        unfamiliar=unfamiliar,
         unfamiliar_by=unfamiliar_by,
         labelled=reference.surplus is not None,
         estimator=estimated.estimator,
@@ -277,58 +169,62 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
 
     For many labels, confidence is tested label by label, together with the energy.
     """
-    before, now = reference.confidence, current.confidence
-    described = {
-        "confidence": shift_of("confidence", reference.grouped(before), current.grouped(now), sign=-1)
-    }
+    in_groups = _grouping(reference, current)  # at once: rows need far more memory than groups
+    sides = reference.grouped(reference.confidence), current.grouped(current.confidence)
+    finding, of_confidence = _compared("confidence", *sides, sign=-1)
+    described = {"confidence": finding}
     many_labels = reference.classes is None
-    if many_labels:
-        detectors = _scores_of_many_labels(reference, current)
-    else:
-        detectors = higher("confidence", -before, -now)[:1]
+    detectors = in_groups(_scores_of_many_labels(reference, current) if many_labels else of_confidence)
     name = novelty_name(reference, current)
     if name is not None and not (many_labels and name == "energy"):
-        before, now = reference.novelty[name], current.novelty[name]
-        described[name] = shift_of(name, reference.grouped(before), current.grouped(now), sign=1)
-        detectors += higher(name, before, now)
+        sides = reference.grouped(reference.novelty[name]), current.grouped(current.novelty[name])
+        described[name], of_novelty = _compared(name, *sides, sign=1)
+        detectors += in_groups(of_novelty)
     if reference.accepted is not None and current.accepted is not None:
-        described["coverage"] = coverage_of(
-            reference.grouped(reference.accepted), current.grouped(current.accepted)
-        )
-        accepted = higher("coverage", -reference.accepted, -current.accepted)[:1]
-        detectors += [replace(each, role=Role.SHOWN) for each in accepted]
+        sides = reference.grouped(reference.accepted), current.grouped(current.accepted)
+        described["coverage"] = coverage_of(*sides)
+        accepted = higher("coverage", Ranked.of(reference.accepted, current.accepted), -1)
+        detectors += in_groups([replace(each, role=Role.SHOWN) for each in accepted])
     of_features = _of_features(reference, current)
-    detectors += of_features or kernel_distance("outputs", *_outputs(reference, current))
-    results = {each.name: each for each in _combined(detectors, reference, current, level)}
+    detectors += in_groups(of_features or _of_outputs(reference, current))
+    _, now = _numbers_of_groups(reference, current) or (reference.n, current.n)
+    results = {each.name: each for each in combine(detectors, now, level=level)} if detectors else {}
     found = {name: described.get(name, without_means(name)) for name in (*described, *results)}
     for name, each in results.items():
         found[name] = replace(found[name], p=each.p, adjusted=each.adjusted)
     return tuple(found[name] for name in sorted(found, key=ORDER.index))
 
 
-def _combined(
-    detectors: list[Detector], reference: Scores, current: Scores, level: float
-) -> tuple[CombinedResult, ...]:
-    """By permutation of the rows; of whole groups, those of each side being its own, where there are any."""
-    if not detectors:
-        return ()
+def _compared(name: str, before: Grouped, now: Grouped, *, sign: int) -> tuple[Finding, list[Detector]]:
+    ranked = Ranked.of(before[0], now[0])
+    return shift_of(name, before, now, ranked, sign=sign), higher(name, ranked, sign)
+
+
+def _grouping(reference: Scores, current: Scores) -> Callable[[list[Detector]], list[Detector]]:
+    """What makes detectors of rows those of whole groups, each of one side, where there are any."""
     groups = _numbers_of_groups(reference, current)
     if groups is None:
-        return combine(detectors, current.n, level=level)
+        return lambda detectors: detectors
     before, now = (
-        np.arange(side.n) if side.group_of is None else side.group_of for side in (reference, current)
+        np.arange(side.n, dtype=np.int32) if side.group_of is None else side.group_of
+        for side in (reference, current)
     )
     of_row = np.concatenate([before, groups[0] + now])
-    return combine([each.of_groups(of_row) for each in detectors], groups[1], level=level)
+    return lambda detectors: [each.of_groups(of_row) for each in detectors]
 
 
 def _scores_of_many_labels(reference: Scores, current: Scores) -> list[Detector]:
-    """One score: the mean rank of the labels' uncertainty and of the energy, where there is one."""
-    assert reference.probs is not None
-    assert current.probs is not None
-    detectors = higher("confidence", *label_uncertainty(reference.probs, current.probs))[:1]
+    """One score: the mean rank of the labels' uncertainty and of the energy, where there is one.
+
+    Of many rows that of their mean confidence, instead of each label's.
+    """
+    if reference.probs is None or current.probs is None:
+        detectors = higher("confidence", Ranked.of(reference.confidence, current.confidence), -1)
+    else:
+        uncertainty = label_uncertainty(reference.probs, current.probs)
+        detectors = higher("confidence", Ranked.of(*uncertainty))[:1]
     if detectors and _have_energy(reference, current):
-        detectors += higher("energy", reference.novelty["energy"], current.novelty["energy"])[:1]
+        detectors += higher("energy", Ranked.of(reference.novelty["energy"], current.novelty["energy"]))[:1]
         added = np.sum([each.columns / each.columns.std() for each in detectors], axis=0)
         detectors = [replace(detectors[0], columns=added)]
     return detectors
@@ -344,17 +240,19 @@ def _of_features(reference: Scores, current: Scores) -> list[Detector]:
         most = reference.probs.argmax(axis=1), current.probs.argmax(axis=1)
         groups = None
         if reference.groups is not None and current.groups is not None:
-            groups = group_numbers(np.concatenate([reference.groups, current.groups]))
+            groups = Keys.joined([reference.groups, current.groups]).group_of
         detectors += class_cosine("class cosine", features, most, groups)
     return detectors
 
 
-def _outputs(reference: Scores, current: Scores) -> list[Floats]:
-    """Both sides' average logits; the logs of their probabilities, if one side has only these."""
-    vectors = [reference.vectors, current.vectors]
-    if reference.classes is None or _have_energy(reference, current):
-        return vectors
-    return [each + energy(each, LabelKind.ONE_LABEL)[:, None] for each in vectors]  # log softmax
+def _of_outputs(reference: Scores, current: Scores) -> list[Detector]:
+    """Average logits; the logs of their probabilities, if one side has only these. Not of many rows."""
+    before, now = reference.vectors, current.vectors
+    if before is None or now is None:
+        return []
+    if reference.classes is not None and not _have_energy(reference, current):
+        before, now = (each + energy(each, LabelKind.ONE_LABEL)[:, None] for each in (before, now))
+    return kernel_distance("outputs", before, now)
 
 
 def _have_energy(reference: Scores, current: Scores) -> bool:
@@ -367,8 +265,8 @@ def _parts(reference: Scores, current: Scores) -> tuple[PartFinding, ...]:
     confidence = reference.confidence, current.confidence
     found: list[PartFinding] = []
     if reference.classes is not None and current.classes is not None:
-        names = np.array(reference.class_names)
-        predicted = names[reference.classes], names[current.classes]
+        of_reference = Keys(pa.array(reference.class_names), reference.classes)
+        predicted = of_reference, Keys(pa.array(current.class_names), current.classes)
         found += part_findings("class", predicted, confidence, (reference.group_of, current.group_of))
     if reference.groups is not None and current.groups is not None:
         found += part_findings("group", (reference.groups, current.groups), confidence)
@@ -376,12 +274,24 @@ def _parts(reference: Scores, current: Scores) -> tuple[PartFinding, ...]:
     return tuple(replace(each, adjusted=p) for each, p in zip(found, corrected, strict=True))
 
 
-def _unfamiliarity(reference: Scores, current: Scores) -> tuple[str, Array]:
-    """The score that ranks current rows by how unfamiliar they are, and its name."""
-    if reference.features is not None and current.features is not None:
-        return "distance of features", neighbour_distances(current.features, reference.features)
+def _unfamiliar(reference: Scores, current: Scores) -> tuple[str, tuple[tuple[str, float], ...]]:
+    """The score that ranks current rows by how unfamiliar they are, and the rows where it is highest.
+
+    Distances of features take the time of all pairs: they are for as many rows as their tests.
+    """
     name = novelty_name(reference, current)
-    return ("1 - confidence", 1 - current.confidence) if name is None else (name, current.novelty[name])
+    few = reference.n + current.n <= MOST_ROWS
+    if few and reference.features is not None and current.features is not None:
+        name, scores = "distance of features", neighbour_distances(current.features, reference.features)
+    elif name is None:
+        name, scores = "1 - confidence", 1 - current.confidence
+    else:
+        scores = current.novelty[name]
+    count = min(MOST_UNFAMILIAR, len(scores))
+    rows = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
+    most = rows[np.argsort(-scores[rows], kind="stable")][:count].tolist()
+    ids = most if current.ids is None else current.ids.take(most).to_pylist()
+    return name, tuple((str(each), float(scores[row])) for each, row in zip(ids, most, strict=True))
 
 
 @dataclass(frozen=True)
@@ -405,22 +315,18 @@ def _estimated(reference: Scores, current: Scores) -> Estimated:
     fall = difference(reference.grouped(reference.confidence), now)
     if np.isnan(fall.low):  # from one group: whatever is possible
         fall = Interval(fall.value, -1.0, 1.0)
-    drop = Interval(*(scaled_fall(each, factor) for each in (fall.value, fall.low, fall.high)))
-    known = reference.labelled
-    if reference.surplus is None:
+    ends = (fall.value, fall.low, fall.high)
+    drop = Interval(*(factor * each if each > 0 else each for each in ends))  # a rise counts once
+    surplus = reference.surplus
+    if surplus is None:
         base, of_reference = float(reference.confidence.mean()), (1 - factor) * reference.confidence
-    elif known is None:
-        base, of_reference = reference.accuracy.value, reference.surplus
     else:
-        base, of_reference = float(known.correct.mean()), known.correct - factor * known.confidence
+        base = float(reference.correct.mean())
+        of_reference = factor * surplus + (1 - factor) * reference.correct
     value = float(np.clip(base - drop.value, 0, 1))
     samples = [reference.grouped(of_reference), (factor * now[0], now[1])]
     accuracy = normal_interval(value, samples, (0.0, 1.0))
     return Estimated(accuracy, drop, name, factor * (fall.high - fall.low) / 2 / NORMAL)
-
-
-def _mean(values: Grouped) -> Interval:
-    return normal_interval(float(values[0].mean()), [values], (0.0, 1.0))
 
 
 def novelty_name(reference: Scores, current: Scores) -> str | None:
@@ -444,20 +350,107 @@ def fingerprint(reference: Scores) -> str:
     return digest.hexdigest()[:16]
 
 
-def _against_labels(calibrated: Predictions) -> tuple[NDArray[np.bool_], Array | None, Interval]:
-    """Which rows have a label; correct less confidence (many labels: their mean); accuracy."""
-    outcomes = calibrated.outcomes
-    decisions = np.bincount(outcomes.row, minlength=calibrated.n)
-    known = decisions > 0
-    if known.sum() < 2:
-        return known, None, NO_INTERVAL
-    group_of = some_of(group_numbers(calibrated.groups), known)
-    surplus = (
-        np.bincount(outcomes.row, outcomes.correct - outcomes.confidence, calibrated.n)[known]
-        / decisions[known]
-    )
-    if len(outcomes.blocks) == 1:
-        k = proportion_of(outcomes.correct, group_of)
-        return known, surplus, Interval(k.value, k.low, k.high)
-    correct = np.bincount(outcomes.row, outcomes.correct, calibrated.n)[known] / decisions[known]
-    return known, surplus, _mean((correct, group_of))
+@checked
+def monitor(
+    reference: Predictions | ScannedPredictions,
+    current: Predictions | ScannedPredictions,
+    *,
+    calibration: Calibration | None = None,
+    thresholds: Thresholds | None = None,
+    alpha: float = 0.05,
+    bound: float | None = None,
+    history: str | Path | None = None,
+    first_share: float | None = None,
+    source: str = "",
+    on_check: Callable[["Checked"], object] = lambda _: None,
+) -> Check:
+    """Compare predictions with a familiar reference: has the data shifted? Labels of `current` are not used.
+
+    `alpha` is the probability of any false alarm, over all checks of the `history`, a file that is needed if
+    you check more than once; `source` names the current data there. `first_share` of it goes to the first
+    check of a history (0.61 unless given), the rest to all others. `bound`: alarm only if the estimated
+    accuracy has also dropped by at least this much. With `thresholds`, the share accepted is compared too,
+    and their calibration is used. Where rows have groups, whole groups are compared. `on_check` is called
+    before the check is recorded: if it fails, or a file that it writes, the history is as it was.
+
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> sure = val.with_logits(3 * val.logits)
+    >>> monitor(val, val).alarm, monitor(val, sure).alarm
+    (False, True)
+    """
+    require(0 < alpha < 1, "alpha", alpha, "above 0 and below 1")
+    require(bound is None or 0 <= bound <= 1, "bound", bound, "0 to 1")
+    require(first_share is None or 0 < first_share < 1, "first_share", first_share, "above 0 and below 1")
+    if first_share is not None and history is None:
+        raise InputError("first_share without a history; allowed: both (a single check has all of alpha)")
+    if thresholds is not None and thresholds.calibration is not None:
+        if calibration is not None:
+            raise InputError("the thresholds already contain a calibration; allowed: no other calibration")
+        calibration = thresholds.calibration
+    first = first_rows(reference)
+    if isinstance(current, ScannedPredictions):
+        current = replace(current, unlabelled=first.kind)
+
+    def as_reference(rows: Predictions) -> Predictions:
+        unlabelled = replace(rows, labels=np.full_like(rows.labels, IGNORE))
+        return in_one_order({"reference": first, "current": unlabelled})["current"]
+
+    as_reference(first_rows(current))  # which refuses another classifier before everything is read
+    accepted = None if thresholds is None else thresholds.accepted
+    before = scores_of(reference, calibration=calibration, accepted=accepted)
+    after = scores_of(current, calibration=calibration, accepted=accepted, arranged=as_reference)
+    with recorded_check(
+        before,
+        after,
+        alpha=alpha,
+        bound=bound,
+        history=history,
+        source=source,
+        first_share=first_share,
+        repeated=warn_of_repeated(before.identities, after.identities),
+    ) as checked:
+        on_check(checked)
+    return checked.check
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A check with the scores that it compared, and the history with this check at its end."""
+
+    check: Check
+    reference: Scores
+    current: Scores
+    checks: tuple[dict[str, Any], ...]
+
+
+@contextmanager
+def recorded_check(
+    reference: Scores,
+    current: Scores,
+    *,
+    alpha: float,
+    bound: float | None,
+    history: str | Path | None,
+    source: str,
+    first_share: float | None = None,
+    repeated: str = "",
+) -> Iterator[Checked]:
+    """A check, recorded in the history when everything has succeeded that is done with it.
+
+    Without a history, a single check that may spend all of alpha.
+    """
+    if history is None:
+        budget = AlphaBudget.only(alpha)
+        check = check_shift(reference, current, budget=budget, bound=bound, repeated=repeated)
+        with all_or_none():
+            yield Checked(check, reference, current, ())
+        return
+    name = fingerprint(reference)
+    # Locked until it is written: two checks at once would spend the same budget.
+    given = opened(Path(history), alpha=alpha, reference=name, first_share=first_share)
+    with given as past, all_or_none():
+        budget = AlphaBudget.of_check(past.count + 1, alpha, past.first_share)
+        check = check_shift(reference, current, budget=budget, bound=bound, repeated=repeated)
+        recorded = past.added(check, reference=name, source=source)
+        recorded.write()  # under a temporary name, until everything else has succeeded
+        yield Checked(check, reference, current, recorded.checks)

@@ -6,12 +6,10 @@ from dataclasses import asdict
 from typing import Any
 
 from surefoot import __version__
-from surefoot.deploy.accuracy import DIFFERENCE, SCALED
 from surefoot.deploy.findings import Finding
-from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
-from surefoot.deploy.monitor import FEW_ROWS, POWER, Check
+from surefoot.deploy.groups import groups_document, of_groups, plain, repeated_sentences
+from surefoot.deploy.monitor import DIFFERENCE, FEW_ROWS, POWER, SCALED, Check
 from surefoot.evaluation.scores import number
-from surefoot.intervals import Interval
 from surefoot.text import count_of, p_text, percent_range
 
 SHIFTED = "The data has shifted."
@@ -204,6 +202,7 @@ def _typical_error(check: Check) -> int:
 
 def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
     """The check as plain data; NaN becomes null."""
+    groups = None if check.groups is None else dict(zip(("reference", "current"), check.groups, strict=True))
     return {
         "surefoot": __version__,
         "alarm": check.alarm,
@@ -215,12 +214,12 @@ def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
         "level": check.budget.level,
         "bound": check.bound,
         "n": {"reference": check.n_reference, "current": check.n_current},
-        **_groups_document(check),
+        **groups_document(groups, check.repeated),
         "accuracy": {
-            "reference": _interval(check.reference_accuracy),
+            "reference": plain(check.reference_accuracy),
             "reference_labelled": check.labelled,
-            "estimated": _interval(check.accuracy),
-            "drop": _interval(check.drop),
+            "estimated": plain(check.accuracy),
+            "drop": plain(check.drop),
             "estimator": check.estimator,
             "typical_error": _typical_error(check) / 100,
             "smallest_drop": number(check.smallest_drop),
@@ -230,8 +229,8 @@ def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
                 **{name: number(getattr(each, name)) for name in ("reference", "current", "distance", "p")},
                 "name": each.name,
                 "adjusted": each.adjusted,
-                "change": _interval(each.change),
-                "stranger": _interval(each.more_novel),
+                "change": plain(each.change),
+                "stranger": plain(each.more_novel),
             }
             for each in check.findings
         ],
@@ -239,12 +238,3 @@ def monitor_document(check: Check, verdict: Sequence[str]) -> dict[str, Any]:
         "unfamiliar": {"by": check.unfamiliar_by, "rows": [list(each) for each in check.unfamiliar]},
         "definitions": DEFINITIONS if check.groups is None else DEFINITIONS | OF_GROUPS,
     }
-
-
-def _groups_document(check: Check) -> dict[str, Any]:
-    groups = None if check.groups is None else dict(zip(("reference", "current"), check.groups, strict=True))
-    return groups_document(groups, check.repeated)
-
-
-def _interval(interval: Interval) -> dict[str, float | None]:
-    return {name: number(value) for name, value in asdict(interval).items()}

@@ -16,13 +16,12 @@ from surefoot.calibrators import Calibration, calibration_document
 from surefoot.deploy.groups import (
     group_numbers,
     groups_document,
-    groups_of_decisions,
     number_of_groups,
     proportion_of,
     some_of,
     warn_of_repeated,
-    within_one_group,
 )
+from surefoot.deploy.scores import identities_of
 from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
@@ -119,12 +118,12 @@ def choose_sets(
     true = _of_true_class(calibrated)
     if not len(true):
         raise InputError("no labels to choose sets on; allowed: predictions with at least one label")
-    within = within_one_group(calibrated)
-    group_of = groups_of_decisions(within)
-    groups = None if group_of is None else number_of_groups(len(true), group_of)
-    groups = groups if within is calibrated else 1
+    is_one = calibrated.groups is not None and bool((calibrated.groups == calibrated.groups[0]).all())
+    known = np.flatnonzero(calibrated.labels >= 0)
+    group_of = None if is_one else some_of(group_numbers(calibrated.groups), known)
+    groups = number_of_groups(len(true), group_of) if group_of is not None else 1 if is_one else None
     limit = _limit(true, group_of, coverage)
-    repeated = warn_of_repeated(val)
+    repeated = warn_of_repeated(identities_of(val))
     sets = Sets(
         coverage,
         limit,

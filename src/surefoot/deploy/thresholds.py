@@ -1,46 +1,31 @@
 """Confidence thresholds: accept, review, reject; with a guarantee on familiar data."""
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from surefoot import __version__
 from surefoot.arguments import checked
-from surefoot.calibrators import Calibration, calibration_document, calibration_from
+from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.deploy.groups import (
     PREDICTED_CLASS,
-    groups_document,
-    groups_of_decisions,
-    number_of_groups,
     of_groups,
-    parts_of,
     proportion_of,
     some_of,
-    within_one_group,
-    within_parts,
+    split_rows,
+    warn_of_repeated,
 )
-from surefoot.deploy.learn_then_test import (
-    CANDIDATES,
-    FEW_PER_GROUP,
-    STEPS,
-    Bools,
-    ErrorTest,
-    candidate_bounds,
-    valid_cuts,
-)
-from surefoot.errors import InputError
-from surefoot.intervals import NAN, Proportion
-from surefoot.io import read_json, replacing
-from surefoot.predictions.classes import class_names_from, class_names_of, unnamed, with_classes
+from surefoot.deploy.learn_then_test import ErrorTest, candidate_bounds, valid_cuts
+from surefoot.deploy.scores import Decisions, Source, facts_of, first_rows, joined
+from surefoot.errors import InputError, require, require_whole
+from surefoot.intervals import Proportion
+from surefoot.predictions.classes import class_names_of, in_one_order, unnamed, with_classes
 from surefoot.predictions.labels import LabelKind, short
-from surefoot.predictions.logits import averaged_columns, map_rows
-from surefoot.predictions.outcomes import DECIMALS, Array
+from surefoot.predictions.outcomes import DECIMALS, Array, Bools
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.results import Result
 from surefoot.text import rounded_up
 
@@ -48,26 +33,6 @@ TARGET_ERROR = 0.01
 REJECT_ERROR = 0.5
 LEVEL = 0.95
 STEP = 10.0**-DECIMALS  # confidences have so many decimals: 'above t' is 'at or above t + STEP'
-
-
-def confidences(predictions: Predictions) -> Array:
-    """The highest probability of each row; for many labels the mean over classes of max(p, 1 - p).
-
-    >>> confidences(Predictions.from_probs([[0.9, 0.1]], labels=[1]))
-    array([0.9])
-    """
-    confidence = np.empty(predictions.n)
-
-    def write(part: slice) -> None:
-        averaged = averaged_columns(predictions.logits[:, part], predictions.kind)
-        if predictions.kind is LabelKind.MANY_LABELS:
-            confidence[part] = (1 / (1 + np.exp(-np.abs(averaged)))).mean(axis=0)
-        else:
-            averaged -= averaged.max(axis=0)
-            confidence[part] = 1 / np.exp(averaged, out=averaged).sum(axis=0)
-
-    map_rows(predictions.n, predictions.logits, write)
-    return confidence.round(DECIMALS)
 
 
 @dataclass(frozen=True)
@@ -159,15 +124,27 @@ class Thresholds(Result):
     @checked
     def accepted(self, predictions: Predictions) -> Bools:
         """Which rows are accepted; needs no labels."""
-        prepared = self.prepare(predictions)
-        return confidences(prepared) >= self._limits(prepared)[0]
+        decisions = Decisions.of(self.prepare(predictions), self.per)
+        return decisions.confidence >= self._limits(decisions)[0]
 
     @checked
-    def zones_of(self, predictions: Predictions) -> dict[str, Zone]:
+    def zones_of(self, predictions: Predictions | ScannedPredictions) -> dict[str, Zone]:
         """The zones of labelled predictions."""
-        prepared = self.prepare(predictions)
-        rows = prepared if self.per is None else within_parts(prepared, self.per)
-        return zones(rows, *self._limits(prepared))
+        return self.zones_in(self.decisions_of(predictions))
+
+    def decisions_of(self, source: Source) -> Decisions:
+        """The decisions of predictions with a label."""
+        decisions = joined(facts_of(source, lambda rows: Decisions.of(self.prepare(rows), self.per)))
+        if not decisions.known.any():
+            raise InputError(
+                "no labels to choose thresholds on; allowed: predictions with at least one label"
+            )
+        return decisions
+
+    def zones_in(self, decisions: Decisions) -> dict[str, Zone]:
+        """The zones of decisions."""
+        within = decisions if self.per is None else decisions.ungrouped(decisions.parts)
+        return zones(within, *self._limits(decisions))
 
     def _named_as_parts(self, prepared: Predictions) -> Predictions:
         """With the classes called as the parts are; without class names, only the parts say what that is."""
@@ -181,14 +158,14 @@ class Thresholds(Result):
             f"{short(have)}; needed: the same names"
         )
 
-    def _limits(self, prepared: Predictions) -> tuple[Array, Array]:
+    def _limits(self, decisions: Decisions) -> tuple[Array, Array]:
         """`accept` and `reject` for each row."""
-        pairs = np.full((prepared.n, 2), (self.accept, self.reject))
-        if self.per is not None:
-            names = parts_of(prepared, self.per)
-            for name, part in self.parts.items():
-                pairs[names == name] = part.accept, part.reject
-        return pairs[:, 0], pairs[:, 1]
+        if decisions.parts is None:
+            return np.array(self.accept), np.array(self.reject)
+        others = Part(self.accept, self.reject, 0)
+        pairs = [self.parts.get(name, others) for name in decisions.parts.names]
+        accept, reject = (np.array([getattr(pair, end) for pair in pairs]) for end in ("accept", "reject"))
+        return accept[decisions.parts.codes], reject[decisions.parts.codes]
 
 
 @checked
@@ -231,123 +208,159 @@ class Unreachable(Result):
         raise InputError(f"{self.sentence}; there is no {name!r}: {self.advice()}")
 
 
+@checked
 def choose_thresholds(
-    val: Predictions,
-    guarantee: Guarantee = Guarantee(),  # noqa: B008 frozen
+    val: Predictions | ScannedPredictions,
     *,
+    target_error: float = TARGET_ERROR,
+    reject_error: float = REJECT_ERROR,
+    level: float = LEVEL,
+    familiar_test: Predictions | ScannedPredictions | None = None,
+    unfamiliar: Predictions | ScannedPredictions | None = None,
     calibration: Calibration | None = None,
+    split: float | None = None,
+    seed: int = 0,
     for_class: str | None = None,
     per: str | None = None,
-    seed: int = 0,
 ) -> Thresholds | Unreachable:
-    """The lowest confidence to accept and the highest to reject with that guarantee on data like `val`.
+    """The lowest confidence to accept and the highest to reject, with a guarantee on data like `val`.
 
-    With `per`, for each predicted class (PREDICTED_CLASS) or each group of a column: each guarantee is about
-    the rows of its own part, and holds at the stated level on its own. Where rows have groups, it is for a
-    random row of a new group; of each part, or all, if that is a single group, for its new rows.
+    With probability `level` over the draw of `val`, at most `target_error` of the accepted predictions are
+    wrong, on familiar data. `familiar_test` and `unfamiliar` show what the thresholds do elsewhere.
+    `calibration` should be fitted on other rows than `val`; `split` fits a temperature on that share of
+    `val`, and chooses on the rest. `per` chooses for each predicted class ('class') or each group of a column
+    ('groups', or its name), each with a guarantee about the rows of its own part; `seed` is that of the
+    random parts of `val`. Where rows have groups, the guarantee is for a random row of a new group.
+    `Unreachable` says which error can be guaranteed instead.
+
+    >>> val = Predictions.from_logits([[2.0, 0.0], [0.0, 2.0]] * 100, labels=[0, 1, 0, 0] * 50)
+    >>> thresholds = choose_thresholds(val, target_error=0.4)
+    >>> bool(thresholds.accepted(val).all())  # 25% are wrong, at most 31% with probability 0.95
+    True
+    >>> choose_thresholds(val, target_error=0.1)
+    Confidence thresholds: none
+    No threshold can guarantee an error of at most 0.1 ...
     """
-    calibrated = val if calibration is None else calibration(val)
-    prepared = calibrated if for_class is None else calibrated.of_class(for_class)
-    if per is None:
-        within = within_one_group(prepared)
-        chosen = _choose(within, guarantee, seed)
-        chosen = chosen if within is prepared else replace(chosen, groups=1)
-    else:
-        chosen = _choose_per(prepared, per, guarantee, seed)
+    if calibration is not None and split is not None:
+        raise InputError("both calibration and split; allowed: one of the two")
+    require_whole("seed", seed, 0)
+    if split is not None:
+        require(0 < split < 1, "split", split, "above 0 and below 1")
+        if not isinstance(val, Predictions):
+            raise InputError("a split needs all rows of val in memory; allowed: read_predictions")
+        for_fit, val = split_rows(val, split, seed)
+        calibration = fit_calibration("temperature", for_fit)
+    others = {"familiar test": familiar_test, "unfamiliar": unfamiliar}
+    given = {name: source for name, source in others.items() if source is not None}
+    first = first_rows(val)
+    if calibration is not None:
+        first = with_classes(first, calibration.class_names, "the calibration")
+        val = first if isinstance(val, Predictions) else val
+    in_one_order({"val": first, **{name: first_rows(source) for name, source in given.items()}})
+    guarantee = Guarantee(target_error, reject_error, level)
+    nothing = _nothing_accepted(first, guarantee, calibration, for_class, per)
+    decisions = nothing.decisions_of(val)
+    chosen = (_chosen if per is None else _chosen_of_parts)(nothing, decisions, seed)
+    chosen = replace(chosen, repeated=warn_of_repeated(decisions.identities, per=per))
     if isinstance(chosen, Unreachable):
         return chosen
-    names = calibrated.class_names
-    return replace(chosen, for_class=for_class, calibration=calibration, class_names=names)
+    return replace(chosen, measured={name: chosen.zones_of(source) for name, source in given.items()})
 
 
-def _choose(prepared: Predictions, guarantee: Guarantee, seed: int) -> Thresholds | Unreachable:
-    confidence, correct = _decisions(prepared)
-    group_of = groups_of_decisions(prepared)
-    groups = None if group_of is None else number_of_groups(len(confidence), group_of)
-    level = guarantee.level
-    tested = ErrorTest(confidence, ~correct, guarantee.target_error, level, group_of).in_random_order(seed)
-    candidates = _candidates(tested)
-    cuts = valid_cuts(tested, seed=seed)
-    if not cuts:
-        return Unreachable(guarantee, candidates, len(confidence), groups)
-    accept = _above(min(cuts))
-    reversed_rows = tested.reversed(1 - guarantee.reject_error)
-    below = [-cut for cut in valid_cuts(reversed_rows, seed=seed)]
-    reject = max([cut for cut in below if 0 <= cut <= accept], default=0.0)
-    bounds = {each.accept: each.bound for each in candidates}
-    return Thresholds(
-        accept=accept,
-        reject=reject,
-        guarantee=guarantee,
-        bound=min(guarantee.target_error, bounds.get(accept, 1.0)),
-        n=len(confidence),
-        classes=prepared.classes,
-        zones=zones(prepared, accept, reject),
-        candidates=candidates,
-        groups=groups,
-    )
-
-
-def _choose_per(prepared: Predictions, per: str, guarantee: Guarantee, seed: int) -> Thresholds | Unreachable:
-    _decisions(prepared)
-    names, labelled = parts_of(prepared, per), np.isin(np.arange(prepared.n), prepared.outcomes.row)
-    within = within_parts(prepared, per)
-    group_of = groups_of_decisions(within)
-    parts, failures = {}, []
-    for name in sorted(set(names[labelled].tolist())):
-        rows = within.take(np.flatnonzero((names == name) & labelled))
-        chosen = _choose(rows, guarantee, seed)
-        if isinstance(chosen, Thresholds):
-            parts[name] = Part(chosen.accept, chosen.reject, chosen.n)
-        else:
-            failures.append(chosen)
-            parts[name] = Part(math.inf, 0.0, rows.n)
-    if len(failures) == len(parts):
-        return min(failures, key=lambda each: each.best.bound)
-    empty = Thresholds(
-        accept=math.inf,
-        reject=0.0,
-        guarantee=guarantee,
-        bound=guarantee.target_error,
-        n=int(labelled.sum()),
-        classes=prepared.classes,
-        groups=None if group_of is None else number_of_groups(len(group_of), group_of),
-        zones={},
-        candidates=(),
-        per=per,
-        parts=parts,
-    )
-    return replace(empty, zones=zones(prepared, *empty._limits(prepared)))
-
-
-def zones(predictions: Predictions, accept: float | Array, reject: float | Array) -> dict[str, Zone]:
-    """Shares and errors at or above `accept`, between, and below `reject`: numbers, or one for each row."""
-    confidence, correct = _decisions(predictions)
-    row, group_of = predictions.outcomes.row, groups_of_decisions(predictions)
-    upper, lower = (np.broadcast_to(limit, predictions.n)[row] for limit in (accept, reject))
-    accepted = confidence >= upper
-    rejected = (confidence < lower) & ~accepted
-    rows = {"accept": accepted, "review": ~(accepted | rejected), "reject": rejected}
-    return {
-        name: Zone(
-            proportion_of(inside, group_of),
-            proportion_of(~correct[inside], some_of(group_of, inside)),
-        )
-        for name, inside in rows.items()
-    }
-
-
-def _decisions(predictions: Predictions) -> tuple[Array, Bools]:
-    if predictions.kind is LabelKind.MANY_LABELS:
+def _nothing_accepted(
+    val: Predictions,
+    guarantee: Guarantee,
+    calibration: Calibration | None,
+    for_class: str | None,
+    per: str | None,
+) -> Thresholds:
+    """What is known of thresholds before they are chosen."""
+    if val.kind is LabelKind.MANY_LABELS and for_class is None:
         raise InputError(
             "thresholds on many labels at once: the decisions of a row depend on one another, so no exact "
             "guarantee holds for them together; allowed: one class at a time (--for-class, "
             "in Python for_class)"
         )
-    outcomes = predictions.outcomes
-    if not len(outcomes.row):
-        raise InputError("no labels to choose thresholds on; allowed: predictions with at least one label")
-    return outcomes.confidence, outcomes.correct
+    return Thresholds(
+        accept=math.inf,
+        reject=0.0,
+        guarantee=guarantee,
+        bound=guarantee.target_error,
+        n=0,
+        classes=val.classes if for_class is None else 2,
+        zones={},
+        candidates=(),
+        for_class=for_class,
+        calibration=calibration,
+        class_names=val.class_names,
+        per=per,
+    )
+
+
+def _chosen(nothing: Thresholds, decisions: Decisions, seed: int) -> Thresholds | Unreachable:
+    within = decisions.ungrouped(None)
+    chosen = _chosen_of_rows(nothing, within, seed)
+    return chosen if within is decisions else replace(chosen, groups=1)
+
+
+def _chosen_of_rows(nothing: Thresholds, decisions: Decisions, seed: int) -> Thresholds | Unreachable:
+    confidence, correct = decisions.confidence[decisions.known], decisions.correct[decisions.known]
+    n, groups, group_of, guarantee = len(confidence), decisions.number, decisions.group_of, nothing.guarantee
+    target, level = guarantee.target_error, guarantee.level
+    tested = ErrorTest(confidence, ~correct, target, level, group_of).in_random_order(seed)
+    candidates = _candidates(tested)
+    cuts = valid_cuts(tested, seed=seed)
+    if not cuts:
+        return Unreachable(guarantee, candidates, n, groups)
+    accept = _above(min(cuts))
+    reversed_rows = tested.reversed(1 - guarantee.reject_error)
+    below = [-cut for cut in valid_cuts(reversed_rows, seed=seed)]
+    reject = max([cut for cut in below if 0 <= cut <= accept], default=0.0)
+    bounds = {each.accept: each.bound for each in candidates}
+    return replace(
+        nothing,
+        accept=accept,
+        reject=reject,
+        bound=min(target, bounds.get(accept, 1.0)),
+        n=n,
+        zones=zones(decisions, np.array(accept), np.array(reject)),
+        candidates=candidates,
+        groups=groups,
+    )
+
+
+def _chosen_of_parts(nothing: Thresholds, decisions: Decisions, seed: int) -> Thresholds | Unreachable:
+    assert decisions.parts is not None
+    within = decisions.ungrouped(decisions.parts)
+    rows_of = decisions.parts.rows_of(np.flatnonzero(decisions.known))
+    parts, failures = {}, []
+    for name, rows in sorted(zip(decisions.parts.names, rows_of, strict=True)):
+        if not len(rows):
+            continue
+        chosen = _chosen_of_rows(nothing, within.take(rows), seed)
+        if isinstance(chosen, Thresholds):
+            parts[name] = Part(chosen.accept, chosen.reject, chosen.n)
+        else:
+            failures.append(chosen)
+            parts[name] = Part(math.inf, 0.0, len(rows))
+    if len(failures) == len(parts):
+        return min(failures, key=lambda each: each.best.bound)
+    chosen = replace(nothing, n=int(decisions.known.sum()), groups=within.number, parts=parts)
+    return replace(chosen, zones=zones(decisions, *chosen._limits(decisions)))
+
+
+def zones(decisions: Decisions, accept: Array, reject: Array) -> dict[str, Zone]:
+    """Shares and errors at or above `accept`, between, and below `reject`: numbers, or one for each row."""
+    known, group_of = decisions.known, decisions.group_of
+    confidence, wrong = decisions.confidence[known], ~decisions.correct[known]
+    upper, lower = (limit[known] if limit.ndim else limit for limit in (accept, reject))
+    accepted = confidence >= upper
+    rejected = (confidence < lower) & ~accepted
+    rows = {"accept": accepted, "review": ~(accepted | rejected), "reject": rejected}
+    return {
+        name: Zone(proportion_of(inside, group_of), proportion_of(wrong[inside], some_of(group_of, inside)))
+        for name, inside in rows.items()
+    }
 
 
 def _candidates(tested: ErrorTest) -> tuple[Candidate, ...]:
@@ -364,163 +377,3 @@ def _candidates(tested: ErrorTest) -> tuple[Candidate, ...]:
 def _above(cut: float) -> float:
     """The lowest confidence above a cut."""
     return max(0.0, round(float(cut) + STEP, DECIMALS))
-
-
-FORMAT = 1
-KIND = "thresholds"
-DEFINITIONS = {
-    "confidence": "the highest softmax probability, members averaged, after the calibration if there is one",
-    "accept": "accept the prediction where confidence >= accept",
-    "reject": "discard the prediction where confidence < reject; in between a person reviews it",
-    "guarantee": "on data like those it was chosen on, and on no others: with probability 'level' over the "
-    "draw of the n rows, the error among the accepted is at most target_error; and with the same probability "
-    "the error among the rejected, where any are, is at least reject_error",
-    "method": f"Learn then test, exact binomial tests: a fixed sequence of {STEPS} cuts from a start that a "
-    f"tenth of the rows decides, and {CANDIDATES} candidates at fixed ranks (Bonferroni)",
-    "parts": "if present: the thresholds of each predicted class or group, each with a guarantee of its own; "
-    "accept null: nothing is accepted",
-    "interval": "low and high: exact 95% (Clopper-Pearson)",
-}
-OF_GROUPS = {
-    "groups": "of the n rows; the guarantee is for a random row of a new group (1: of this one)",
-    "method": "Learn then test, with the cuts above; tests of groups by betting (Waudby-Smith & Ramdas), "
-    f"or of a random row of each, where they have less than {FEW_PER_GROUP:g} rows on average",
-    "interval": "low and high: 95%, for independent rows of the same variance (Korn & Graubard 1998)",
-}
-
-
-@checked
-def save_thresholds(
-    thresholds: Thresholds,
-    path: str | Path,
-    *,
-    sources: Mapping[str, str] | None = None,
-    elsewhere: Mapping[str, Mapping[str, Zone]] | None = None,
-) -> None:
-    """Write the thresholds; `elsewhere` has the zones of other data by name, each with its source.
-
-    >>> save_thresholds(thresholds, "thresholds.json")  # doctest: +SKIP
-    """
-    measured = thresholds.measured if elsewhere is None else elsewhere
-    document = thresholds_document(thresholds, sources=sources or {}, elsewhere=measured)
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def thresholds_document(
-    thresholds: Thresholds, *, sources: Mapping[str, str], elsewhere: Mapping[str, Mapping[str, Zone]]
-) -> dict[str, Any]:
-    """The thresholds as plain data."""
-    calibration, documents = thresholds.calibration, {}
-    for name, measured in {"val": thresholds.zones, **elsewhere}.items():
-        zones_of = {
-            zone: {"share": _proportion_document(values.share), "error": _proportion_document(values.error)}
-            for zone, values in measured.items()
-        }
-        documents[name] = {
-            "source": sources.get(name),
-            "n": measured["accept"].share.n,
-            "coverage": zones_of["accept"]["share"],
-            "error": zones_of["accept"]["error"],
-            "zones": zones_of,
-        }
-    return {
-        "surefoot": __version__,
-        "format": FORMAT,
-        "kind": KIND,
-        "accept": _finite(thresholds.accept),
-        "reject": thresholds.reject,
-        **_parts_document(thresholds),
-        "target_error": thresholds.guarantee.target_error,
-        "reject_error": thresholds.guarantee.reject_error,
-        "level": thresholds.guarantee.level,
-        "error_at_most": thresholds.bound,
-        "n": thresholds.n,
-        **groups_document(thresholds.groups, thresholds.repeated),
-        "classes": thresholds.classes,
-        "class_names": thresholds.class_names,
-        "for_class": thresholds.for_class,
-        "calibration": None if calibration is None else calibration_document(calibration),
-        "measured": documents,
-        "candidates": [asdict(each) for each in thresholds.candidates],
-        "definitions": DEFINITIONS if thresholds.groups is None else DEFINITIONS | OF_GROUPS,
-    }
-
-
-@checked
-def load_thresholds(path: str | Path) -> Thresholds:
-    """Read what `save_thresholds` wrote; anything else is refused.
-
-    >>> accepted = load_thresholds("thresholds.json").accepted(test)  # doctest: +SKIP
-    """
-    document = read_json(path, "a thresholds file")
-    try:
-        return _from_document(document)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a thresholds file: missing or wrong {error}") from error
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"{path} is not a thresholds file: {error}") from error
-
-
-def _from_document(document: dict[str, Any]) -> Thresholds:
-    for name, known in (("kind", KIND), ("format", FORMAT)):
-        if document.get(name) != known:
-            raise ValueError(f"{name} is {document.get(name)!r}; allowed: {known!r}")
-    per, parts = document.get("per"), document.get("parts", {})
-    accept, reject = _pair(document, may_be_null=per is not None)
-    calibration, for_class = document["calibration"], document["for_class"]
-    return Thresholds(
-        accept=accept,
-        reject=reject,
-        guarantee=Guarantee(*(float(document[name]) for name in ("target_error", "reject_error", "level"))),
-        bound=float(document["error_at_most"]),
-        n=int(document["n"]),
-        classes=int(document["classes"]),
-        zones={
-            name: Zone(_proportion(zone["share"]), _proportion(zone["error"]))
-            for name, zone in document["measured"]["val"]["zones"].items()
-        },
-        candidates=tuple(Candidate(**each) for each in document["candidates"]),
-        for_class=None if for_class is None else str(for_class),
-        calibration=None if calibration is None else calibration_from(calibration),
-        class_names=class_names_from(document),
-        per=None if per is None else str(per),
-        groups=None if document.get("groups") is None else int(document["groups"]),
-        repeated=str(document.get("repeated", "")),
-        parts={
-            str(name): Part(*_pair(each, may_be_null=True), int(each["n"])) for name, each in parts.items()
-        },
-    )
-
-
-def _pair(document: Mapping[str, Any], *, may_be_null: bool) -> tuple[float, float]:
-    """`accept`, infinite for null, and `reject`."""
-    given = document["accept"]
-    accept = math.inf if given is None and may_be_null else float(given)
-    reject = float(document["reject"])
-    if not 0 <= reject <= accept or (given is not None and accept == math.inf):
-        raise ValueError(f"accept is {accept} and reject is {reject}; allowed: 0 <= reject <= accept")
-    return accept, reject
-
-
-def _parts_document(thresholds: Thresholds) -> dict[str, Any]:
-    if thresholds.per is None:
-        return {}
-    parts = {name: asdict(part) | {"accept": _finite(part.accept)} for name, part in thresholds.parts.items()}
-    return {"per": thresholds.per, "parts": parts}
-
-
-def _finite(value: float) -> float | None:
-    return None if value == math.inf else value
-
-
-def _proportion_document(proportion: Proportion) -> dict[str, Any]:
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in asdict(proportion).items()
-    }
-
-
-def _proportion(document: dict[str, Any]) -> Proportion:
-    ends = (NAN if document[name] is None else float(document[name]) for name in ("value", "low", "high"))
-    return Proportion(int(document["k"]), int(document["n"]), *ends)

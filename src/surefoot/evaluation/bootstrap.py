@@ -21,6 +21,7 @@ from surefoot.intervals import NAN
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import place_on_grid
 from surefoot.predictions.outcomes import Array, Bools, Curve, Index, Outcomes, Ranking, spread_out
+from surefoot.progress import Tick
 
 BLOCKS = 1000  # the variance of so many has itself a standard error of 4.5%
 CELLS = 512  # of neighbouring confidence
@@ -65,10 +66,15 @@ class Draw:
             yield counts.reshape(drawn.shape).astype(np.float64)
 
 
-def resampled(outcomes: Outcomes, metrics: Sequence[Metric], draw: Draw) -> Array:
+def resampled(
+    outcomes: Outcomes, metrics: Sequence[Metric], draw: Draw, tick: Tick = lambda _: None
+) -> Array:
     """(metrics, resamples); NaN where a metric is undefined or not resampled."""
-    bootstrap = Bootstrap(outcomes, metrics, draw)
-    return np.concatenate([bootstrap.values(counts) for counts in draw.counts()], axis=1)
+    bootstrap, values = Bootstrap(outcomes, metrics, draw), [np.empty((len(metrics), 0))]
+    for counts in draw.counts():
+        values.append(bootstrap.values(counts))
+        tick(len(counts))
+    return np.concatenate(values, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,41 +141,28 @@ class Bootstrap:
 
     @cached_property
     def _pooled(self) -> "list[_Cells]":
-        outcomes = self.outcomes
-        block = self.draw.block_of[outcomes.row]
-        return [
-            _Cells(
-                outcomes.pooled_ranking,
-                outcomes.confidence,
-                ~outcomes.correct,
-                block,
-                self.draw.blocks,
-                CELLS,
-            )
-        ]
+        everything = (slice(0, len(self.outcomes.row)),)
+        return self._of_blocks(everything, (self.outcomes.pooled_ranking,), ~self.outcomes.correct)
 
     @cached_property
     def _by_block(self) -> "list[_Cells]":
-        return self._of_blocks(self.outcomes.block_rankings, ~self.outcomes.correct)
+        outcomes = self.outcomes
+        return self._of_blocks(outcomes.blocks, outcomes.block_rankings, ~outcomes.correct)
 
     @cached_property
     def _by_score(self) -> "list[_Cells]":
-        assert self.outcomes.positive is not None
-        return self._of_blocks(self.outcomes.score_rankings, ~self.outcomes.positive)
+        outcomes = self.outcomes
+        assert outcomes.positive is not None
+        return self._of_blocks(outcomes.blocks, outcomes.score_rankings, ~outcomes.positive)
 
-    def _of_blocks(self, rankings: Sequence[Ranking], wrong: Bools) -> "list[_Cells]":
-        outcomes, draw = self.outcomes, self.draw
-        cells = max(FEWEST_CELLS, CELLS // len(outcomes.blocks))
+    def _of_blocks(
+        self, blocks: Sequence[slice], rankings: Sequence[Ranking], wrong: Bools
+    ) -> "list[_Cells]":
+        cells = max(FEWEST_CELLS, CELLS // len(blocks))
+        confidence, block_of = self.outcomes.confidence, self.draw.block_of[self.outcomes.row]
         return [
-            _Cells(
-                ranking,
-                outcomes.confidence[part],
-                wrong[part],
-                draw.block_of[outcomes.row[part]],
-                draw.blocks,
-                cells,
-            )
-            for part, ranking in zip(outcomes.blocks, rankings, strict=True)
+            _Cells(ranking, confidence[part], wrong[part], block_of[part], self.draw.blocks, cells)
+            for part, ranking in zip(blocks, rankings, strict=True)
         ]
 
 
@@ -188,12 +181,15 @@ class Drawn:
 
     def residuals(self) -> Array:
         """Correct less confident, on a grid of confidence (resamples, GRID)."""
-        residual = self.number * (1 - self.confidence) - self.wrong
+        residual = self.number * (1 - self.confidence)
+        residual -= self.wrong
         place, right = place_on_grid(self.confidence, GRID)
-        spread = np.zeros((len(residual), GRID))
         first = np.flatnonzero(np.diff(place, prepend=-1))  # cells are in the order of their confidence
-        spread[:, place[first]] = np.add.reduceat(residual * (1 - right), first, axis=1)
-        spread[:, place[first] + 1] += np.add.reduceat(residual * right, first, axis=1)
+        moved = residual * right
+        residual -= moved
+        spread = np.zeros((len(residual), GRID))
+        spread[:, place[first]] = np.add.reduceat(residual, first, axis=1)
+        spread[:, place[first] + 1] += np.add.reduceat(moved, first, axis=1)
         return spread
 
 

@@ -85,7 +85,7 @@ Outputs = Mapping[RunKey, Predictions]  # of one side
 Values = Mapping[str, Mapping[Place, Sequence[RunScore]]]  # by the method's name
 
 
-def compare(
+def compare_runs(
     methods: Sequence[MethodRuns],
     metrics: Sequence[Metric] = HEADLINE,
     *,

@@ -9,7 +9,7 @@ from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.bootstrap import Bootstrap, Draw
+from surefoot.evaluation.bootstrap import Draw, resampled
 from surefoot.evaluation.groups import group_scores
 from surefoot.evaluation.scores import (
     SIDES,
@@ -25,8 +25,9 @@ from surefoot.evaluation.scores import (
 from surefoot.evaluation.streamed import scored_files
 from surefoot.intervals import centred_interval, few_samples_factor
 from surefoot.metrics import METRICS, Metric
+from surefoot.predictions.classes import in_one_order
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
-from surefoot.predictions.outcomes import Array
+from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.readers import IN_MEMORY
 from surefoot.predictions.scanned import ScannedPredictions
@@ -69,13 +70,15 @@ def evaluate(
     scanned = {side: each for side, each in given.items() if isinstance(each, ScannedPredictions)}
     for side in in_memory if scanned else ():
         raise InputError(f"{side} is in memory and {', '.join(scanned)} scanned; allowed: both the same")
-    refuse_other_classifier(given)
     if scanned:
+        refuse_other_classifier(scanned)
         if metrics is METRICS:
             chosen = _streamable(chosen, shown)
         scored = scored_files(scanned, calibration, chosen, resamples, seed, shown)
     else:
-        with shown.bar("resampling", resamples * len(given)) as tick:
+        in_memory = in_one_order(in_memory)
+        versions = len(given) * (1 if calibration is None else 2)
+        with shown.bar("resampling", resamples * versions) as tick:
             scored = _scored_in_memory(in_memory, calibration, chosen, resamples, seed, tick)
     found = evaluation_of(scored, chosen, resamples)
     return found if scanned else replace(found, predictions=in_memory, calibration=calibration)
@@ -117,13 +120,26 @@ def _scored_in_memory(
     result = {}
     for index, (side, predictions) in enumerate(given.items()):
         versions = [predictions] if calibration is None else [calibration(predictions), predictions]
-        rng = np.random.default_rng([seed, index])
-        spread = replicates(versions, metrics, resamples=resamples, rng=rng, tick=tick)
-        scores = [_scores(p, metrics, r) for p, r in zip(versions, spread, strict=True)]
-        scores[-1] = replace(scores[-1], zeros=predictions.true_zeros())
-        changes = {} if calibration is None else differences(metrics, scores, spread)
-        result[side] = Scored(scores, changes, spread[0])
+        scored = _scored(versions, metrics, resamples, np.random.default_rng([seed, index]), tick)
+        *calibrated, as_given = scored.scores
+        as_given = replace(as_given, zeros=predictions.true_zeros())
+        result[side] = replace(scored, scores=[*calibrated, as_given])
     return result
+
+
+def _scored(
+    versions: Sequence[Predictions],
+    metrics: Sequence[Metric],
+    resamples: int,
+    rng: np.random.Generator,
+    tick: Tick = lambda _: None,
+) -> Scored:
+    """The scores of one or two versions of the same samples, and their difference, on the same resamples."""
+    draw = Draw.of(versions[0].n, versions[0].groups, resamples=resamples, rng=rng)
+    drawn = [resampled(version.outcomes, metrics, draw, tick) for version in versions]
+    pairs = zip(versions, drawn, strict=True)
+    scores = [_scores(version, metrics, values, draw.unit_of) for version, values in pairs]
+    return Scored(scores, differences(metrics, scores, drawn) if len(versions) > 1 else {}, drawn[0])
 
 
 def _gap(metrics: Sequence[Metric], first: Scored, second: Scored) -> dict[str, Score]:
@@ -158,35 +174,12 @@ def paired_differences(
     if not np.array_equal(first.labels, second.labels):
         raise InputError("the labels differ; a paired comparison needs the same rows in the same order")
     require_resampling(resamples, seed)
-    chosen = _chosen(metrics)
-    spread = replicates([first, second], chosen, resamples=resamples, rng=np.random.default_rng([seed, 0]))
-    scores = [_scores(p, chosen, drawn) for p, drawn in zip((first, second), spread, strict=True)]
-    return differences(chosen, scores, spread)
+    scored = _scored([first, second], _chosen(metrics), resamples, np.random.default_rng([seed, 0]))
+    return dict(scored.change)
 
 
 def _chosen(metrics: Sequence[Metric | str]) -> list[Metric]:
     return [METRICS.named(metric) if isinstance(metric, str) else metric for metric in metrics]
-
-
-def replicates(
-    versions: Sequence[Predictions],
-    metrics: Sequence[Metric],
-    *,
-    resamples: int,
-    rng: np.random.Generator,
-    tick: Tick = lambda _: None,
-) -> list[Array]:
-    """Every metric of every version of the samples, on the same resamples: (metrics, resamples) each."""
-    draw = Draw.of(versions[0].n, versions[0].groups, resamples=resamples, rng=rng)
-    for predictions in versions:
-        _ = predictions.outcomes.entropy  # all facts, in one reading of the logits
-    bootstraps = [Bootstrap(predictions.outcomes, metrics, draw) for predictions in versions]
-    values: list[list[Array]] = [[np.empty((len(metrics), 0))] for _ in versions]
-    for counts in draw.counts():
-        for into, bootstrap in zip(values, bootstraps, strict=True):
-            into.append(bootstrap.values(counts))
-        tick(len(counts))
-    return [np.concatenate(each, axis=1) for each in values]
 
 
 def differences(
@@ -202,18 +195,18 @@ def differences(
     return result
 
 
-def _scores(predictions: Predictions, metrics: Sequence[Metric], spread: Array) -> SetScores:
+def _scores(predictions: Predictions, metrics: Sequence[Metric], drawn: Array, unit_of: Index) -> SetScores:
     rows = np.flatnonzero(np.bincount(predictions.outcomes.row))  # with a label
-    independent = len(rows) if predictions.groups is None else len(np.unique(predictions.groups[rows]))
+    independent = int(np.count_nonzero(np.bincount(unit_of[rows])))
     factor = few_samples_factor(independent)
-    pairs = zip(metrics, spread, strict=True)
+    pairs = zip(metrics, drawn, strict=True)
     return SetScores(
         n=len(rows),
         members=predictions.members,
         classes=predictions.classes,
         kind=predictions.kind,
         independent=independent,
-        metrics={metric.name: _score(metric, predictions, drawn, factor) for metric, drawn in pairs},
+        metrics={metric.name: _score(metric, predictions, values, factor) for metric, values in pairs},
         groups=group_scores(predictions, metrics),
     )
 

@@ -10,7 +10,7 @@ import numpy as np
 from surefoot.arguments import checked
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.bootstrap import Draw, resampled
-from surefoot.evaluation.compare import compare, same_rows
+from surefoot.evaluation.compare import compare_runs, same_rows
 from surefoot.evaluation.comparison import Difference, MethodRun, MethodRuns
 from surefoot.evaluation.differences import difference
 from surefoot.evaluation.scores import SIDES
@@ -91,10 +91,12 @@ def _changes_on_side(
     every = [run.sides[ONE_SIDE] for method in (before, after) for run in method.runs]
     paired = all(same_rows(every[0], predictions) for predictions in every)
     if paired:
-        both = compare([before, after], metrics, resamples=resamples, seed=seed[1], baseline=BEFORE).methods
+        both = compare_runs(
+            [before, after], metrics, resamples=resamples, seed=seed[1], baseline=BEFORE
+        ).methods
         gaps = [both[1].cells[ONE_SIDE, metric.name].from_baseline for metric in metrics]
     else:
-        both = tuple(compare([each], metrics, resamples=0).methods[0] for each in (before, after))
+        both = tuple(compare_runs([each], metrics, resamples=0).methods[0] for each in (before, after))
         gaps = _unpaired(both, metrics, resamples, seed)
     runs = max(len(before.runs), len(after.runs))
     result = []

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from surefoot.calibrators.options import BUDGET
+from surefoot.calibrators.budget import BUDGET
 from surefoot.errors import InputError, did_you_mean, refuse_unknown, require, require_number
 from surefoot.evaluation import MOST_RESAMPLES
 from surefoot.experiments.methods import (

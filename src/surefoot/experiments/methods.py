@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot.arguments import checked
 from surefoot.calibrators import CALIBRATORS, Calibrator
-from surefoot.calibrators.options import BUDGET, SURPLUS, read_options
+from surefoot.calibrators.budget import BUDGET, SURPLUS
+from surefoot.calibrators.declaration import read_options
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.predictions.labels import LabelKind
 from surefoot.recipes.recipe import Recipe, Spec, Teachers

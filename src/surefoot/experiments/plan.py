@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from surefoot.calibrators.options import SURPLUS
+from surefoot.calibrators.budget import SURPLUS
 from surefoot.errors import InputError
 from surefoot.experiments.methods import METHODS, Method, Setup, held_out_networks, obstacle
 from surefoot.predictions.labels import LabelKind

@@ -184,7 +184,7 @@ def with_methods(
 
 def study(experiment: Experiment, plans: Sequence[Plan], store: Store) -> Study:
     """Read what the store has, fit, score and compare; no training."""
-    from surefoot.evaluation.compare import HEADLINE, compare
+    from surefoot.evaluation.compare import HEADLINE, compare_runs
     from surefoot.experiments.results import Reader, results_of, without_absent_lenders
 
     requested = [METRICS.named(name) for name in experiment.metrics]
@@ -194,6 +194,6 @@ def study(experiment: Experiment, plans: Sequence[Plan], store: Store) -> Study:
         reader = Reader(store)
         with reader.fitting_threads(plan):
             methods = without_absent_lenders(results_of(plan, reader))
-            comparison = compare(methods, metrics, resamples=experiment.resamples, pairs=PAIRS)
+            comparison = compare_runs(methods, metrics, resamples=experiment.resamples, pairs=PAIRS)
         parts.append(PartStudy(part, plan, comparison))
     return Study(experiment, tuple(parts))

@@ -14,6 +14,7 @@ import numpy as np
 from surefoot.arguments import checked
 from surefoot.intervals import NAN
 from surefoot.metrics.metric import ROOT, Accumulated, Cells, OfCurve, Range, curves_mean, mean_of_defined
+from surefoot.predictions.logits import spans
 from surefoot.predictions.outcomes import (
     ONE,
     Array,
@@ -30,6 +31,7 @@ BINS = 10
 FLOOR_RESAMPLES = 200
 FLOOR_PARTS = 500  # of all blocks together, in each of which errors are drawn
 SMOOTH_GRID = 2048
+DECISIONS_AT_ONCE = 2**16  # that are spread on the grid
 SMOOTH_EXACT = 1e-9
 SMOOTH_FAR = 39.0  # times the width: from here on the kernel is 0, as exp(-39^2 / 2) is
 SMOOTH_STEPS = 100  # usually five or six
@@ -181,9 +183,13 @@ def smooth_eces(residuals: Array, totals: Array) -> Array:
 
 def spread_on_grid(confidence: Array, residual: Array) -> Array:
     """Share each residual between the two nearest cells: second-order exact in the cell's width."""
-    cell, right = place_on_grid(confidence, SMOOTH_GRID)
-    left = np.bincount(cell, residual * (1 - right), SMOOTH_GRID)
-    return np.asarray(left + np.bincount(cell + 1, residual * right, SMOOTH_GRID))
+    grid = np.zeros(SMOOTH_GRID)
+    for part in spans(len(confidence), DECISIONS_AT_ONCE):
+        cell, right = place_on_grid(confidence[part], SMOOTH_GRID)
+        moved = residual[part] * right
+        grid += np.bincount(cell, residual[part] - moved, SMOOTH_GRID)
+        grid += np.bincount(cell + 1, moved, SMOOTH_GRID)
+    return grid
 
 
 def place_on_grid(confidence: Array, cells: int) -> tuple[Index, Array]:

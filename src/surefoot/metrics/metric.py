@@ -257,10 +257,6 @@ class Metric:
         """The metric for labels of this kind."""
         return self.many_labels if self.many_labels and kind is LabelKind.MANY_LABELS else self
 
-    def is_ratio(self, kind: LabelKind) -> bool:
-        """Whether it is a ratio of sums over decisions."""
-        return self.of_kind(kind).numerator is not None
-
     @property
     def can_be_streamed(self) -> bool:
         """Whether it can be computed without all rows in memory, for labels of either kind."""

@@ -1,5 +1,6 @@
 """Errors by confidence: label error, E99, risk-coverage."""
 
+from collections.abc import Iterator
 from functools import lru_cache, partial
 
 import numpy as np
@@ -8,6 +9,7 @@ from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.intervals import NAN, Proportion
 from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean, curves_mean
+from surefoot.predictions.logits import spans
 from surefoot.predictions.outcomes import (
     SURE,
     Array,
@@ -20,6 +22,7 @@ from surefoot.predictions.outcomes import (
 )
 
 LARGEST_TABLE = 2**22
+STEPS_AT_ONCE = 2**16  # of a curve, so that what is computed of them stays in the cache
 FIRST_HARMONICS = np.append(0.0, np.cumsum(1 / np.arange(1, 32)))
 
 
@@ -118,20 +121,23 @@ def aurc(predictions: Ranked) -> float:
 
 def aurc_of(curve: Curve) -> Array:
     """The area under the risk-coverage curve."""
-    start, end, more = _error_steps(curve)
     harmonic = partial(_harmonics, float(curve.total.max(initial=0)))
-    before, after, last = harmonic(start), harmonic(end), harmonic(curve.total)[..., None]
-    # An error in place i counts in 1/i + ... + 1/n = H(n) - H(i - 1); H(i - 1) of a run sums to the rest.
-    size = np.maximum(end - start, 1.0)
-    area = more * (last - after) + more - more / size * start * (after - before)
-    return np.asarray(area.sum(axis=-1) / curve.total)
+    area, last = np.zeros(curve.total.shape), harmonic(curve.total)[..., None]
+    for start, end, more in _error_steps(curve):
+        before, after = harmonic(start), harmonic(end)
+        # An error in place i counts in 1/i + ... + 1/n = H(n) - H(i - 1); H(i - 1) of a run sums to the rest.
+        size = np.maximum(end - start, 1.0)
+        area += (more * (last - after) + more - more / size * start * (after - before)).sum(axis=-1)
+    return np.asarray(area / curve.total)
 
 
-def _error_steps(curve: Curve) -> tuple[Array, Array, Array]:
-    """Where errors are added: the mass before and after each step, and how many."""
-    more = np.diff(curve.errors)
-    some = np.flatnonzero(more.any(axis=tuple(range(more.ndim - 1))))
-    return curve.mass[..., some], curve.mass[..., some + 1], more[..., some]
+def _error_steps(curve: Curve) -> Iterator[tuple[Array, Array, Array]]:
+    """Where errors are added: the mass before and after each step, and how many; some steps at a time."""
+    for part in spans(curve.mass.shape[-1] - 1, STEPS_AT_ONCE):
+        more = np.diff(curve.errors[..., part.start : part.stop + 1])
+        some = np.flatnonzero(more.any(axis=tuple(range(more.ndim - 1))))
+        place = part.start + some
+        yield curve.mass[..., place], curve.mass[..., place + 1], more[..., some]
 
 
 def _harmonics(most: float, mass: Array) -> Array:
@@ -143,7 +149,8 @@ def _harmonics(most: float, mass: Array) -> Array:
 
 @lru_cache(maxsize=2)
 def _harmonic_table(bits: int) -> Array:
-    return _harmonic(np.arange(2.0**bits))
+    parts = spans(2**bits, STEPS_AT_ONCE)
+    return np.concatenate([_harmonic(np.arange(part.start, part.stop, dtype=np.float64)) for part in parts])
 
 
 def _harmonic(mass: Array) -> Array:
@@ -167,8 +174,8 @@ def augrc(predictions: Ranked) -> float:
 
 def augrc_of(curve: Curve) -> Array:
     """The area under the generalised risk-coverage curve."""
-    start, end, more = _error_steps(curve)
-    rejected = (more * (start + end)).sum(axis=-1) / 2  # of each error, the coverage without it
+    # Of each error, the coverage without it.
+    rejected = sum((more * (start + end)).sum(axis=-1) / 2 for start, end, more in _error_steps(curve))
     return np.asarray((curve.total * curve.total_errors - rejected) / curve.total**2)
 
 

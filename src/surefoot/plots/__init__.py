@@ -98,7 +98,7 @@ def risk_coverage(predictions: Named, ax: Axes | None = None) -> Axes:
     """
     named, axes = _named(predictions), given_or_new(ax)
     for name, each in named.items():
-        draw_risk_coverage(axes, curves.risk_coverage(each.outcomes), name)
+        draw_risk_coverage(axes, curves.risk_coverage(each.outcomes.pooled_curve), name)
     finish_risk_coverage(axes)
     return _with_legend(axes, named)
 

@@ -128,9 +128,8 @@ def histogram(lowest: float, *runs: Outcomes) -> Histogram:
     return Histogram(_numbers(edges), _numbers(counts / max(1, counts.sum())))
 
 
-def risk_coverage(outcomes: Outcomes) -> RiskCoverage:
+def risk_coverage(curve: Curve) -> RiskCoverage:
     """The risk-coverage curve at evenly spread knots, from none (the first run's risk) to full coverage."""
-    curve = outcomes.pooled_curve
     if not curve.total:
         return RiskCoverage((), ())
     knots = np.unique(np.searchsorted(curve.mass[1:], np.linspace(0, curve.total, CURVE_POINTS)[1:])) + 1

@@ -17,7 +17,7 @@ from surefoot.text import bytes_text
 COMPRESSIONS = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: 1032}  # and how much smaller they can make data
 ENCRYPTED = 0x1  # a flag of a zip member
 LONGEST_HEADER = 10_000  # characters of the header of an array, as in numpy
-AT_ONCE = 2**24  # bytes
+AT_ONCE = 2**20  # bytes
 LAST_CODE_POINT, SURROGATES = 0x10FFFF, (0xD800, 0xDFFF)
 
 
@@ -79,16 +79,15 @@ def _checked_header(
 def _read_member(name: str, member: zipfile.ZipInfo, archive: zipfile.ZipFile) -> NDArray[Any]:
     with archive.open(member) as file:
         shape, in_columns, dtype = _checked_header(name, member, file)
-        size = math.prod(shape) * dtype.itemsize
-        data = np.empty(size, dtype=np.uint8)
+        array = np.empty(shape, dtype, order="F" if in_columns else "C")
+        data = array.reshape(-1, order="A").view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
         filled = 0
         while piece := file.read(AT_ONCE):  # the last one, which is empty, verifies the checksum
             data[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
             filled += len(piece)
-    if filled != size:
-        raise InputError(f"array {name!r} ends after {filled:,} of {size:,} bytes")
-    data.flags.writeable = False  # so that predictions need no copy
-    array = np.ndarray(shape, dtype, data, order="F" if in_columns else "C")
+    if filled != array.nbytes:
+        raise InputError(f"array {name!r} ends after {filled:,} of {array.nbytes:,} bytes")
+    array.flags.writeable = False  # so that predictions need no copy
     if dtype.kind == "U":
         refuse_invalid_text(name, array)
     return array

@@ -5,16 +5,18 @@ view of nothing that can be written to, is kept as it is: that is how large logi
 """
 
 import mmap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from surefoot.arguments import is_tensor
 from surefoot.errors import InputError
 from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.predictions.validate import as_floats, as_keys, as_labels
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LARGE = 2**28  # bytes
 
@@ -24,7 +26,8 @@ def as_numpy(name: str, values: Any) -> Any:
     refuse_masked(name, values)
     if is_tensor(values):
         return _of_tensor(name, values)
-    if isinstance(values, np.ndarray | pa.Array) or not hasattr(values, "__dlpack__"):
+    is_arrow = type(values).__module__.partition(".")[0] == "pyarrow"
+    if isinstance(values, np.ndarray) or is_arrow or not hasattr(values, "__dlpack__"):
         return values
     try:
         return np.from_dlpack(values)
@@ -77,7 +80,10 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """An array that nobody else has, so that Predictions need no copy of it."""
-    array.flags.writeable = False
+    whole: Any = array
+    while isinstance(whole, np.ndarray):  # it may be another shape of one
+        whole.flags.writeable = False
+        whole = whole.base
     return array
 
 
@@ -90,8 +96,10 @@ def is_frozen(array: Any) -> bool:
     return array is None or (isinstance(array, mmap.mmap) and memoryview(array).readonly)
 
 
-def frozen_table(table: pa.Table) -> pa.Table:
+def frozen_table(table: "pa.Table") -> "pa.Table":
     """A copy of an Arrow table, which may be made of the memory of numpy arrays."""
+    import pyarrow as pa  # here, so that commands which only list calibrators do not wait for it
+
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

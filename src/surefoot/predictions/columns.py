@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from surefoot.errors import InputError, did_you_mean, is_numeric
 from surefoot.io import parse_json
-from surefoot.predictions.labels import IGNORE, short
+from surefoot.predictions.labels import IGNORE, LabelKind, short
+from surefoot.predictions.validate import Floats, Whole, as_floats, as_labels, as_predictions
 
 METADATA = b"surefoot"
 PREDICT_COLUMNS = frozenset({"label", "confidence", "entropy", "novelty", "error"})
@@ -23,18 +24,18 @@ NAMES_IN_ERRORS = 12  # class names that an error lists
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
-    """The scores and labels of a table, and which of its columns hold them."""
+class Rows:
+    """The logits and labels in some rows of a table, and which of its columns hold them."""
 
-    scale: str  # "logit" or "prob"
-    scores: NDArray[Any]
-    labels: NDArray[Any] | None
+    logits: Floats  # (members, rows, classes)
+    labels: Whole
+    kind: LabelKind
     class_names: list[str] | None
     used: list[str]
 
 
-def read_columns(table: pa.Table) -> Columns:
-    """The scores, labels and class names in a table."""
+def read_rows(table: pa.Table, unlabelled: LabelKind | None = None) -> Rows:
+    """The logits, labels and class names in a table; without labels if `unlabelled` gives their kind."""
     refuse_repeated(table.column_names)
     scale, scores, in_columns, score_columns = scores_in(table)
     stored = stored_in(table)
@@ -44,8 +45,13 @@ def read_columns(table: pa.Table) -> Columns:
             f"the classes are {short(tuple(names))} in the metadata 'surefoot', and "
             f"{short(tuple(in_columns))} in the names of the columns; must be equal"
         )
-    labels, label_columns = labels_in(table, None if stored.get("label") == "index" else names)
-    return Columns(scale, scores, labels, names, [*score_columns, *label_columns])
+    given, label_columns = labels_in(table, None if stored.get("label") == "index" else names)
+    if given is None and unlabelled is None:
+        raise _no_labels(table.column_names)
+    labels = None if given is None else as_labels(given)
+    floats = as_floats("logits" if scale == "logit" else "probs", scores)
+    logits, labels, kind = as_predictions(scale, floats, labels, unlabelled if given is None else None)
+    return Rows(logits, labels, kind, names, [*score_columns, *label_columns])
 
 
 def refuse_repeated(names: Sequence[str]) -> None:
@@ -84,6 +90,14 @@ def usable_rows(table: pa.Table, *, labelled: bool) -> pa.Table:
     if "ids" not in names:
         usable = usable.append_column("ids", readable[key].cast(pa.string()))
     return usable.append_column("label", readable[TRUE_LABEL]) if TRUE_LABEL in names else usable
+
+
+def needed_columns(names: Sequence[str]) -> list[str]:
+    """The columns of scores and labels, and those that `usable_rows` reads."""
+    others = {*PREDICT_COLUMNS, TRUE_LABEL, "path", "row"} if is_predict_output(names) else set()
+    if not any(map(is_score, names)):
+        scores_in(usable_rows(pa.table({name: [] for name in names}), labelled=True))  # says what is missing
+    return [name for name in names if is_score(name) or is_label(name) or name in others]
 
 
 def is_score(name: str) -> bool:
@@ -146,7 +160,7 @@ def _other_spelling(names: Sequence[str]) -> str:
     return ""
 
 
-def no_labels(names: Sequence[str]) -> InputError:
+def _no_labels(names: Sequence[str]) -> InputError:
     """The error for a table without labels; it asks whether a column with a similar name has them."""
     near = next(
         (name for name in names if did_you_mean(name, ("label", "labels")) and not is_score(name)), None
@@ -186,12 +200,11 @@ def class_indices(column: pa.ChunkedArray, names: list[str] | None) -> Any:
     refuse_gaps(column, "label")
     if pa.types.is_nested(column.type):
         raise InputError(f"column 'label' has type {column.type}; allowed: names or whole numbers")
-    values = column.to_numpy()
-    if names is None and values.dtype.kind in "iufb":
-        return values
+    if names is None and _is_number(column.type):
+        return as_array(column)
     encoded = column.combine_chunks().dictionary_encode()  # few names, many rows: each name is looked up once
     index_of = {} if names is None else {name: index for index, name in enumerate(names)}
-    indices = encoded.indices.to_numpy()
+    indices = as_array(encoded.indices)
     first_rows = np.zeros(len(encoded.dictionary), dtype=np.int64)
     first_rows[indices[::-1]] = np.arange(len(indices))[::-1]
     labels = [_label_text(label, index_of) for label in encoded.dictionary.to_pylist()]
@@ -244,14 +257,26 @@ def _numbers_per_class(table: pa.Table, names: Sequence[str]) -> Any:
 def numbers_in(column: pa.ChunkedArray | pa.Array, name: str) -> Any:
     """A column of numbers without gaps."""
     kind = column.type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+    if not _is_number(kind):
         example = ""
         if pa.types.is_string(kind):
             texts = ((row, value) for row, value in enumerate(column.to_pylist()) if not is_numeric(value))
             example = next((f" with {value!r} in row {row}" for row, value in texts), "")
         raise InputError(f"column {name!r} has type {kind}{example}; allowed: numbers")
     refuse_gaps(column, name)
-    return column.to_numpy()
+    return as_array(column)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def as_array(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
+    """Numbers or booleans without gaps. `to_numpy` would import pandas where that is installed."""
+    if pa.types.is_boolean(column.type):
+        return as_array(column.cast(pa.uint8())).astype(np.bool_)
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return np.from_dlpack(whole)
 
 
 def lists_in(table: pa.Table, name: str) -> Any:
@@ -266,7 +291,7 @@ def lists_in(table: pa.Table, name: str) -> Any:
         or pa.types.is_fixed_size_list(column.type)
     ):
         refuse_gaps(column, name)
-        lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False)
+        lengths = as_array(pc.list_value_length(column))
         if len(lengths) and lengths.min() != lengths.max():
             other = int(np.flatnonzero(lengths != lengths[0])[0])
             row = other // (len(lengths) // shape[0])

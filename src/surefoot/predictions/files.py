@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,39 +11,43 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, one_line
 from surefoot.io import refuse_special, replacing
 from surefoot.predictions.archive import read_arrays
+from surefoot.predictions.arrays import read_only
 from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import (
     METADATA,
     is_label,
     is_score,
     lists_in,
-    no_labels,
     numbers_in,
-    read_columns,
+    read_rows,
     refuse_gaps,
     refuse_repeated,
     usable_rows,
 )
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
+from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.predictions.paths import SUFFIXES, files_named
-from surefoot.predictions.predictions import Predictions, concatenated
+from surefoot.predictions.predictions import OPTIONAL, Predictions, concatenated, from_scores
 from surefoot.predictions.tables import (
     arrow_file,
     decoding,
     fits_csv,
-    read_csv,
-    read_parquet,
+    most_rows,
     read_stream,
+    tables_in,
     values_in,
     write_csv,
 )
+from surefoot.predictions.validate import as_floats, check_labels
 
-ARRAYS = ("logits", "probs", "labels", "groups", "ids", "classes", "novelty", "attributes", "features")
+KEYS = ("groups", "ids", "novelty")
+ARRAYS = ("logits", "probs", "labels", "classes", "attributes", *OPTIONAL)
 
 
 @checked
@@ -67,22 +72,21 @@ def read_predictions(
 
 def _joined(parts: dict[str, Predictions]) -> Predictions:
     """The rows of all files as one; a further column is empty in the rows of files without it."""
-    refuse_other_classifier(parts)
+    refuse_other_columns(parts)
     given = list(parts.values())
+    names = next((part.class_names for part in given if part.class_names is not None), None)
+    return replace(concatenated(given), class_names=names, attributes=_joined_attributes(given))
+
+
+def refuse_other_columns(parts: Mapping[str, Predictions]) -> None:
+    """Raise if predictions, by the name of their file, cannot be parts of the same."""
+    refuse_other_classifier(parts)
     facts = {file: (part.members, _width(part), part.groups is not None) for file, part in parts.items()}
     first, expected = next(iter(facts.items()))
     for file, got in facts.items():
         for what, one, other in zip(("members", "features", "groups"), expected, got, strict=True):
             if one != other:
                 raise InputError(f"{what} differ: {first} {one}, {file} {other}; must be equal")
-    names = next((part.class_names for part in given if part.class_names is not None), None)
-    ids = [part.ids for part in given if part.ids is not None]
-    return replace(
-        concatenated(given),
-        class_names=names,
-        ids=np.concatenate(ids) if len(ids) == len(given) else None,
-        attributes=_joined_attributes(given),
-    )
 
 
 def _width(predictions: Predictions) -> int:
@@ -106,7 +110,7 @@ def _read_file(file: Path, unlabelled: LabelKind | None) -> Predictions:
     with _reading(file):
         if file.suffix.lower() == ".npz":
             return _from_npz(file, unlabelled)
-        return from_table(_read_table(file), unlabelled)
+        return from_tables(tables_in(file), most_rows(file), unlabelled)
 
 
 @checked
@@ -187,19 +191,16 @@ def to_wide_table(predictions: Predictions) -> pa.Table:
 
 
 def _with_the_rest(columns: dict[str, Any], predictions: Predictions) -> pa.Table:
-    for key in ("groups", "ids"):
+    for key in KEYS:
         if getattr(predictions, key) is not None:
             columns[key] = getattr(predictions, key)
-    if predictions.novelty is not None:
-        columns["novelty"] = predictions.novelty
     if predictions.features is not None:
         columns["features"] = _list_column(predictions.features)
     table = pa.table(columns)
-    attributes = predictions.attributes
-    if attributes is None:
-        return table
-    fields = [*table.schema, *attributes.schema]
-    return pa.table([*table.columns, *attributes.columns], schema=pa.schema(fields))
+    others = pa.table({}) if predictions.attributes is None else predictions.attributes
+    for field, column in zip(others.schema, others.columns, strict=True):
+        table = table.append_column(field, column)
+    return table
 
 
 def _list_column(values: Any) -> pa.Array:
@@ -223,34 +224,71 @@ def _reading(file: Path) -> Iterator[None]:
         raise InputError(f"{file}: {error}") from error
 
 
-def _read_table(file: Path) -> pa.Table:
-    return read_parquet(file) if file.suffix.lower() == ".parquet" else read_csv(file)
+def from_tables(tables: Iterable[pa.Table], most: int, unlabelled: LabelKind | None) -> Predictions:
+    """Predictions from a table that comes some rows at a time, and has at most so many.
 
-
-def from_table(table: pa.Table, unlabelled: LabelKind | None) -> Predictions:
-    table = usable_rows(table, labelled=unlabelled is None)
-    columns = read_columns(table)
-    if columns.labels is None and unlabelled is None:
-        raise no_labels(table.column_names)
-    has_features = "features" in table.column_names and pa.types.is_nested(table["features"].type)
-    used = {*columns.used, "groups", "ids", "novelty", *(["features"] if has_features else [])}
-    rest = [name for name in table.column_names if name not in used]
+    Logits, labels and features are written into arrays that are allocated once, so that no number is in
+    memory twice; other columns stay with Arrow until the end.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    others: list[pa.Table] = []
+    seen = filled = 0
+    for table in tables:
+        where, seen = f"rows counted from {seen:,}: " if seen else "", seen + table.num_rows
+        try:
+            usable = usable_rows(table, labelled=unlabelled is None)
+            if not usable.num_rows and table.num_rows:
+                continue
+            rows = read_rows(usable, unlabelled)
+            check_labels(rows.labels, rows.kind, *rows.logits.shape[1:])
+            given = {"logits": rows.logits, "labels": rows.labels}
+            if "features" in usable.column_names and pa.types.is_nested(usable["features"].type):
+                given["features"] = as_floats("features", lists_in(usable, "features"))
+                rows.used.append("features")
+        except InputError as error:
+            raise InputError(f"{where}{error}") from error
+        filled = _fill(arrays, given, filled, most)
+        others.append(usable.drop_columns(rows.used))
+    if not others:
+        raise InputError("no rows; allowed: at least one row")
+    for array in arrays.values():
+        read_only(array)
+    rest = pa.concat_tables(others).replace_schema_metadata(None)
+    attributes = rest.drop_columns([name for name in KEYS if name in rest.column_names])
     keys: dict[str, Any] = {}
     for name in ("groups", "ids"):
-        if name in table.column_names:
-            refuse_gaps(table[name], name)
-            keys[name] = values_in(table[name])
-    build = Predictions.from_logits if columns.scale == "logit" else Predictions.from_probs
-    return build(
-        columns.scores,
-        columns.labels,
-        kind=unlabelled if columns.labels is None else None,
-        class_names=columns.class_names,
-        novelty=numbers_in(table["novelty"], "novelty") if "novelty" in table.column_names else None,
-        attributes=table.select(rest).replace_schema_metadata(None) if rest else None,
-        features=lists_in(table, "features") if has_features else None,
+        if name in rest.column_names:
+            refuse_gaps(rest[name], name)
+            keys[name] = values_in(rest[name])
+    return Predictions.from_logits(
+        arrays["logits"][:, :filled],
+        arrays["labels"][:filled],
+        class_names=rows.class_names,
+        novelty=numbers_in(rest["novelty"], "novelty") if "novelty" in rest.column_names else None,
+        attributes=attributes if attributes.num_columns else None,
+        features=arrays["features"][:filled] if "features" in arrays else None,
         **keys,
     )
+
+
+def _fill(arrays: dict[str, NDArray[Any]], given: Mapping[str, NDArray[Any]], start: int, most: int) -> int:
+    """Write some rows behind those that are there; memory that is never written to is never used."""
+    end = start
+    for name, values in given.items():
+        axis = 1 if name == "logits" else 0
+        if name not in arrays:
+            shape = (*values.shape[:axis], most, *values.shape[axis + 1 :])
+            refuse_larger_than_memory(f"the {name}", math.prod(shape) * values.itemsize)
+            arrays[name] = np.empty(shape, values.dtype)
+        array, new = arrays[name].swapaxes(0, axis), values.swapaxes(0, axis)
+        if array.shape[1:] != new.shape[1:]:
+            raise InputError(
+                f"a row of {name} has shape {array.shape[1:]} in row 0 and {new.shape[1:]} in row {start:,}; "
+                "the lengths must be equal"
+            )
+        end = start + len(new)
+        array[start:end] = new
+    return end
 
 
 def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
@@ -274,36 +312,30 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
     names = arrays.get("classes")
     if names is not None and (names.ndim != 1 or names.dtype.kind not in "Uiu"):
         raise InputError(f"array 'classes' has type {names.dtype} and shape {names.shape}; allowed: names")
-    build = Predictions.from_logits if given == ["logits"] else Predictions.from_probs
-    return build(
-        arrays[given[0]],
+    scores = as_floats(given[0], arrays[given[0]])
+    scores.flags.writeable = True  # nobody else has it: of probabilities, logarithms take its place
+    return from_scores(
+        given[0].removesuffix("s"),
+        scores,
         labels,
-        kind=unlabelled if labels is None else None,
-        class_names=None if names is None else names.tolist(),
-        groups=arrays.get("groups"),
-        ids=arrays.get("ids"),
-        novelty=arrays.get("novelty"),
+        unlabelled if labels is None else None,
+        None if names is None else names.tolist(),
         attributes=attributes,
-        features=arrays.get("features"),
+        out=scores if scores.dtype == np.float64 else None,
+        **{name: arrays.get(name) for name in OPTIONAL},
     )
 
 
 def _write_npz(predictions: Predictions, path: Path) -> None:
-    arrays: dict[str, Any] = {
-        "logits": predictions.logits,
-        "labels": predictions.labels,
-        "groups": predictions.groups,
-        "ids": predictions.ids,
-        "classes": None if predictions.class_names is None else np.array(predictions.class_names),
-        "novelty": None if predictions.novelty is None else predictions.novelty,
-        "features": None if predictions.features is None else predictions.features,
-    }
+    names = predictions.class_names
+    given = {name: getattr(predictions, name) for name in ("logits", "labels", *OPTIONAL)}
+    given["classes"] = None if names is None else np.array(names)
     if predictions.attributes is not None:
         sink = io.BytesIO()
         with pa.ipc.new_stream(sink, predictions.attributes.schema) as stream:
             stream.write_table(predictions.attributes)
-        arrays["attributes"] = np.frombuffer(sink.getvalue(), dtype=np.uint8)
-    arrays = {name: array for name, array in arrays.items() if array is not None}
+        given["attributes"] = np.frombuffer(sink.getvalue(), dtype=np.uint8)
+    arrays = {name: array for name, array in given.items() if array is not None}
     assert not any(array.dtype.hasobject for array in arrays.values()), "numpy would pickle these"
     with path.open("wb") as file:  # given a path, numpy would add .npz to it
         np.savez(file, **arrays)

@@ -10,10 +10,10 @@ import pyarrow as pa
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.predictions.arrays import frozen_table
 from surefoot.predictions.columns import METADATA
-from surefoot.predictions.files import from_table
+from surefoot.predictions.files import from_tables
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
-from surefoot.predictions.tables import with_plain_text
+from surefoot.predictions.tables import in_parts, with_plain_text
 
 INDEX = "__index_level_"  # how pandas calls its index in Arrow
 Name = str | int  # pandas counts columns that have no names
@@ -33,37 +33,37 @@ def read_frame(
     """
     table = as_table(frame)
     given = {name: _as_text(value) for name, value in columns.items() if value is not None}
-    keys = {key: None if name is None else str(name) for key, name in keys.items()}
+    renamed = {str(name): key for key, name in keys.items() if name is not None}
     if "logit" in given and "prob" in given:
         raise InputError("both logits and probs; allowed: one of the two")
     scale = next((name for name in ("logit", "prob") if name in given), None)
-    if scale is None and "label" in given:
-        raise InputError("label without logits or probs; needed: their columns")
-    used = [*_names(given.values()), *_names(keys.values())]
+    for what in ("label", "class_names") if scale is None else ():
+        if what in given or (what == "class_names" and class_names is not None):
+            raise InputError(f"{what} without logits or probs; needed: their columns")
+    used = [*_names(given.values()), *(str(name) for name in keys.values() if name is not None)]
     refuse_unknown("column", used, table.column_names)
     repeated = next((name for name in used if used.count(name) > 1), None)
     if repeated is not None:
         raise InputError(f"column {repeated!r} is given twice; allowed: once")
-    renamed = {str(name): key for key, name in keys.items() if name is not None}
+    scores, label = (
+        (_scores_in_a_file(table), "label") if scale is None else (given[scale], given.get("label"))
+    )
+    table, class_names = _with_label_names(table, frame, scores, label, class_names)
     if scale is None:
-        if class_names is not None:
-            raise InputError("class_names without logits or probs; needed: their columns")
-        table, class_names = _with_label_names(table, frame, _scores_in_a_file(table), "label", None)
         table = table.rename_columns([renamed.get(name, name) for name in table.column_names])
-        return from_table(_with_class_names(table, class_names), kind)
-    table, class_names = _with_label_names(table, frame, given[scale], given.get("label"), class_names)
-    renamed |= _names_in_a_file(table, scale, given[scale], given.get("label"), class_names)
+        return _read(table, class_names, kind)
+    renamed |= _names_in_a_file(table, scale, scores, label, class_names)
     needed = table.select(used).rename_columns([renamed[name] for name in used])
     rest = [name for name in table.column_names if name not in used]
-    found = from_table(_with_class_names(needed, class_names), kind)
+    found = _read(needed, class_names, kind)
     return replace(found, attributes=frozen_table(table.select(rest)) if rest else None)
 
 
-def _with_class_names(table: pa.Table, names: Sequence[str | int] | None) -> pa.Table:
-    if names is None:
-        return table
-    stored = json.dumps({"class_names": [str(name) for name in names]})
-    return table.replace_schema_metadata({METADATA: stored})
+def _read(table: pa.Table, class_names: Sequence[str | int] | None, kind: LabelKind | None) -> Predictions:
+    if class_names is not None:
+        stored = json.dumps({"class_names": [str(name) for name in class_names]})
+        table = table.replace_schema_metadata({METADATA: stored})
+    return from_tables(in_parts(table), table.num_rows, kind)
 
 
 def _scores_in_a_file(table: pa.Table) -> Columns:
@@ -164,6 +164,4 @@ def _as_text(columns: Name | Sequence[Name]) -> str | Sequence[str]:
 
 
 def _names(columns: Any) -> list[str]:
-    return [
-        name for each in columns if each is not None for name in ([each] if isinstance(each, str) else each)
-    ]
+    return [name for each in columns for name in ([each] if isinstance(each, str) else each)]

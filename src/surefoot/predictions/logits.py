@@ -21,6 +21,8 @@ Result = TypeVar("Result")
 NUMBERS_AT_ONCE = 2**16  # logits in float64 at a time, so that they stay in the cache,
 FEWEST_AT_ONCE = 128  # but so many rows, of which a sum over classes takes its steps
 
+FACTS = ("log_p_true", "squared_error", "confidence", "entropy")  # numbers of each decision
+
 
 def outcomes_of(logits: Floats, labels: Whole, kind: LabelKind) -> Outcomes:
     """Outcomes of all decisions with a known label, from logits (members, rows, classes)."""
@@ -28,12 +30,17 @@ def outcomes_of(logits: Floats, labels: Whole, kind: LabelKind) -> Outcomes:
     chosen = np.flatnonzero(labels >= 0) if one and labels.min(initial=0) < 0 else None
     labels = labels if chosen is None else labels[chosen]
 
-    def facts_of(part: slice) -> dict[str, Any]:
-        averaged = averaged_columns(logits[:, part if chosen is None else chosen[part]], kind)
-        return softmax_facts(averaged, labels[part]) if one else sigmoid_facts(averaged, labels[part].T)
+    shape = (len(labels),) if one else labels.T.shape
+    names = FACTS if one else (*FACTS, "score")
+    facts: dict[str, Any] = {name: np.empty(shape) for name in names} | {"correct": np.empty(shape, np.bool_)}
 
-    parts = map_rows(len(labels), logits, facts_of) or [facts_of(slice(0))]
-    facts = {name: np.concatenate([part[name] for part in parts], axis=-1) for name in parts[0]}
+    def write(part: slice) -> None:
+        averaged = averaged_columns(logits[:, part if chosen is None else chosen[part]], kind)
+        of_part = softmax_facts(averaged, labels[part]) if one else sigmoid_facts(averaged, labels[part].T)
+        for name, values in of_part.items():
+            facts[name][..., part] = values
+
+    map_rows(len(labels), logits, write)
     if one:
         row = np.arange(len(labels)) if chosen is None else chosen
         return Outcomes(**facts, row=row, blocks=(slice(0, len(labels)),))

@@ -33,9 +33,9 @@ class Ranking:
         ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) if len(score) else order
         return Ranking(order, ends)
 
-    def accumulate(self, values: Array) -> Array:
+    def accumulate(self, values: Array | Bools) -> Array:
         """Running sums from the top, read where a run of ties ends: nothing depends on the order of ties."""
-        return np.cumsum(values[self.order])[self.ends]
+        return np.cumsum(values[self.order], dtype=np.float64)[self.ends]
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,10 +203,17 @@ class Outcomes:
         return tuple(self._curve(block, ranking, ~self.positive[block]) for block, ranking in pairs)
 
     def _curve(self, block: slice, ranking: Ranking, wrong: Bools) -> Curve:
-        weight = np.ones(len(wrong)) if self.weight is None else self.weight[block]
-        sums = (weight, weight * wrong, weight * self.confidence[block])
-        mass, errors, confidence = (np.append(0.0, ranking.accumulate(values)) for values in sums)
-        return Curve(mass, errors, confidence)
+        confidence = self.confidence[block]
+        if self.weight is None:
+            mass, errors, summed = (
+                ranking.ends + 1.0,
+                ranking.accumulate(wrong),
+                ranking.accumulate(confidence),
+            )
+        else:
+            weight = self.weight[block]
+            mass, errors, summed = map(ranking.accumulate, (weight, weight * wrong, weight * confidence))
+        return Curve(*(np.append(0.0, values) for values in (mass, errors, summed)))
 
 
 @runtime_checkable

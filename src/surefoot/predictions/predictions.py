@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from surefoot.arguments import checked
 from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown, shown
-from surefoot.predictions.arrays import as_numpy, frozen_table, is_frozen, own, own_keys
+from surefoot.predictions.arrays import as_numpy, frozen_table, is_frozen, own, own_keys, read_only
 from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import class_indices, names_true_or_false
 from surefoot.predictions.labels import LabelKind
@@ -26,11 +26,13 @@ from surefoot.predictions.validate import (
     as_rectangle,
     check_features,
     check_length,
+    check_novelty,
     check_predictions,
-    first_not_finite,
 )
-from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, may_have_zeros, raise_zeros
+from surefoot.predictions.zeros import count_true_zeros, half_of_smallest, raise_zeros
 from surefoot.text import count_of
+
+OPTIONAL = ("groups", "ids", "novelty", "features")  # arrays with a value, or a row of them, for each sample
 
 
 @checked
@@ -55,19 +57,15 @@ class Predictions:
     features: Floats | None = None  # (n, up to 64) float32 or float64: penultimate features, projected
 
     def __post_init__(self) -> None:
-        for name in ("logits", "labels", "novelty", "features", "groups", "ids"):
+        for name in ("logits", "labels", *OPTIONAL):
             given = getattr(self, name)
             if given is not None and not is_frozen(given):
                 object.__setattr__(self, name, own(name, given))
         check_predictions(self.logits, self.labels, self.kind, self.class_names)
-        for name in ("groups", "ids", "novelty", "attributes", "features"):
+        for name in (*OPTIONAL, "attributes"):
             check_length(name, getattr(self, name), self.n)
-        if self.novelty is not None and self.novelty.ndim != 1:
-            raise InputError(f"novelty has shape {self.novelty.shape}; allowed: (n,)")
-        if self.novelty is not None and self.novelty.dtype.kind != "f":
-            raise InputError(f"novelty has type {self.novelty.dtype}; allowed: float")
-        if self.novelty is not None and not np.isfinite(self.novelty).all():
-            raise InputError(f"novelty holds {first_not_finite(self.novelty)}; allowed: finite numbers")
+        if self.novelty is not None:
+            check_novelty(self.novelty)
         if self.features is not None:
             check_features(self.features)
 
@@ -101,7 +99,8 @@ class Predictions:
                 [ 0. , -0.5]]])
         """
         scores = as_floats("logits", as_numpy("logits", logits))
-        return _build("logit", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
+        columns = (groups, ids, novelty, attributes, features)
+        return from_scores("logit", scores, labels, kind, class_names, *columns)
 
     @staticmethod
     @checked
@@ -127,7 +126,8 @@ class Predictions:
         Predictions(one_label, members=1, n=2, classes=2)
         """
         scores = as_floats("probs", as_numpy("probs", probs))
-        return _build("prob", scores, labels, kind, class_names, groups, ids, novelty, attributes, features)
+        columns = (groups, ids, novelty, attributes, features)
+        return from_scores("prob", scores, labels, kind, class_names, *columns)
 
     @staticmethod
     @checked
@@ -204,14 +204,12 @@ class Predictions:
         >>> Predictions.from_prediction_output(trainer.predict(test), class_names=names)  # doctest: +SKIP
         """
         logits, labels = getattr(output, "predictions", None), getattr(output, "label_ids", None)
-        if logits is None or labels is None:
-            missing, needed = ("predictions", "a PredictionOutput")
-            if logits is not None:
-                missing, needed = (
-                    "label_ids",
-                    "a test set with labels, or from_logits(output.predictions, labels)",
-                )
-            raise InputError(f"{type(output).__name__} has no {missing}; needed: {needed}")
+        needed = "a PredictionOutput"
+        if logits is not None:
+            needed = "a test set with labels, or from_logits(output.predictions, labels)"
+        for name, given in (("predictions", logits), ("label_ids", labels)):
+            if given is None:
+                raise InputError(f"{type(output).__name__} has no {name}; needed: {needed}")
         return Predictions.from_logits(logits[0] if isinstance(logits, tuple) else logits, labels, **optional)
 
     @property
@@ -259,14 +257,10 @@ class Predictions:
 
     def half_of_smallest(self) -> float | None:
         """Half the smallest positive probability where some are exactly 0; None where none is."""
-        low, high = self.extremes
-        return half_of_smallest(self.logits, self.kind) if may_have_zeros(low, high, self.classes) else None
+        return half_of_smallest(self.logits, self.kind)
 
     def true_zeros(self) -> int:
         """How many known labels have a probability of exactly 0."""
-        low, high = self.extremes
-        if not may_have_zeros(low, high, self.classes):
-            return 0
         return count_true_zeros(self.logits, self.labels, self.kind)
 
     def with_zeros_as(self, lowest: float) -> "Predictions":
@@ -283,16 +277,12 @@ class Predictions:
     def take(self, rows: Any) -> "Predictions":
         """The named rows, by index, by mask or by slice."""
         index = _row_indices(rows, self.n)
-        return replace(
-            self,
-            logits=self.logits[:, index],
-            labels=self.labels[index],
-            groups=None if self.groups is None else self.groups[index],
-            ids=None if self.ids is None else self.ids[index],
-            novelty=None if self.novelty is None else self.novelty[index],
-            attributes=None if self.attributes is None else self.attributes.take(index),
-            features=None if self.features is None else self.features[index],
-        )
+        taken: dict[str, Any] = {"logits": self.logits[:, index]}
+        for name in ("labels", *OPTIONAL):
+            values = getattr(self, name)
+            taken[name] = None if values is None else values[index]
+        attributes = None if self.attributes is None else self.attributes.take(index)
+        return replace(self, attributes=attributes, **taken)
 
     @checked
     def of_class(self, name: str) -> "Predictions":
@@ -339,19 +329,17 @@ class Predictions:
 
 
 def concatenated(parts: Sequence[Predictions]) -> Predictions:
-    """The rows of all parts, one after another; groups, novelty and features where every part has them."""
-    first = parts[0]
-    groups = [part.groups for part in parts if part.groups is not None]
-    novelty = [part.novelty for part in parts if part.novelty is not None]
-    features = [part.features for part in parts if part.features is not None]
+    """The rows of all parts, one after another; of OPTIONAL what every part has."""
+    optional = {name: [getattr(part, name) for part in parts] for name in OPTIONAL}
     return Predictions(
         logits=np.concatenate([part.logits for part in parts], axis=1),
         labels=np.concatenate([part.labels for part in parts]),
-        kind=first.kind,
-        class_names=first.class_names,
-        groups=np.concatenate(groups) if len(groups) == len(parts) else None,
-        novelty=np.concatenate(novelty) if len(novelty) == len(parts) else None,
-        features=np.concatenate(features) if len(features) == len(parts) else None,
+        kind=parts[0].kind,
+        class_names=parts[0].class_names,
+        **{
+            name: None if any(each is None for each in values) else np.concatenate(values)
+            for name, values in optional.items()
+        },
     )
 
 
@@ -371,25 +359,28 @@ def _row_indices(rows: Any, n: int) -> NDArray[np.int64]:
     )
 
 
-def _build(
+def from_scores(
     scale: str,
     scores: Floats,
     labels: Any,
     kind: LabelKind | str | None,
     class_names: Sequence[str | int] | None,
-    groups: Any,
-    ids: Any,
-    novelty: Any,
-    attributes: pa.Table | Mapping[str, Any] | None,
-    features: Any,
+    groups: Any = None,
+    ids: Any = None,
+    novelty: Any = None,
+    attributes: pa.Table | Mapping[str, Any] | None = None,
+    features: Any = None,
+    *,
+    out: Floats | None = None,
 ) -> Predictions:
+    """Predictions from scores on the scale `logit` or `prob`; `out` is explained in `as_predictions`."""
     known = None if kind is None else LabelKind(kind)
     truth = None if labels is None else _label_indices(as_numpy("labels", labels), class_names)
-    logits, truth, known = as_predictions(scale, scores, truth, known)
+    logits, truth, known = as_predictions(scale, scores, truth, known, out=out)
     if novelty is not None:
         novelty = as_floats("novelty", as_numpy("novelty", novelty)).astype(np.float64)
     return Predictions(
-        logits=logits,
+        logits=logits if out is None else read_only(logits),
         labels=truth,
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -11,7 +11,16 @@ from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.engines import Engine, RayTasks, Threads
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.paths import files_named
-from surefoot.predictions.readers import Part, Shape, parts_of, shape_of
+from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.readers import (
+    FIRST_ROWS,
+    IN_MEMORY,
+    Part,
+    Shape,
+    parts_of,
+    predictions_in,
+    shape_of,
+)
 from surefoot.progress import Progress
 from surefoot.runtime import usable_cores
 from surefoot.text import count_of
@@ -28,6 +37,8 @@ class ScannedPredictions:
     workers: int | None = None
     engine: str = "local"
     address: str | None = None
+    unlabelled: LabelKind | None = None  # the kind of labels, where files may have none
+    group_by: str | None = None  # a column
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -65,6 +76,16 @@ class ScannedPredictions:
         """Of the first file that has any."""
         return self.shape.class_names
 
+    @checked
+    def grouped_by(self, column: str) -> "ScannedPredictions":
+        """The same files with a column, or `ids`, as groups, for thresholds and the monitor."""
+        return replace(self, group_by=column)
+
+    def predictions_in(self, part: Part, *, rows: int = FIRST_ROWS) -> Iterator[Predictions]:
+        """The rows of a part, so many at a time, with all their columns."""
+        for some in predictions_in(part, self.unlabelled, rows=rows):
+            yield some if self.group_by is None else some.grouped_by(self.group_by)
+
     def __repr__(self) -> str:
         rows = "unknown" if self.rows is None else self.rows
         files = count_of(len(self.files), "file")
@@ -75,7 +96,12 @@ class ScannedPredictions:
 
     @contextmanager
     def reader(self, progress: Progress) -> Iterator[Engine]:
-        """What reads the files; a Ray cluster is connected for as long as it is used."""
+        """What reads outputs and labels; a Ray cluster is connected for as long as it is used."""
+        if self.group_by is not None:
+            raise InputError(
+                f"groups ({self.group_by!r}) of streamed rows are for thresholds and the monitor; allowed "
+                f"here: {IN_MEMORY}"
+            )
         if self.engine == "local":
             yield Threads(self.workers or usable_cores())
             return
@@ -94,12 +120,14 @@ def scan_predictions(
     workers: int | None = None,
     engine: str = "local",
     address: str | None = None,
+    unlabelled: LabelKind | None = None,
 ) -> ScannedPredictions:
-    """Predictions in files larger than memory, for `evaluate` and `fit_calibration`.
+    """Predictions in files larger than memory: for `evaluate`, `fit_calibration`, thresholds and the monitor.
 
     `path` is a .parquet or .csv file, a folder of them, a pattern such as 'val/*.parquet', or several.
     They are read in batches by so many `workers` (threads; one per core by default), or by the tasks of a
-    Ray cluster if `engine` is 'ray': that at `address`, else one that is started here.
+    Ray cluster if `engine` is 'ray': that at `address`, else one that is started here. `unlabelled` is the
+    kind of the labels, for the monitor, where files may have none.
 
     >>> evaluate(scan_predictions("familiar/*.parquet"), progress=True)  # doctest: +SKIP
     """
@@ -112,4 +140,4 @@ def scan_predictions(
         raise InputError("the address is that of a Ray cluster; allowed: with the engine 'ray'")
     if workers is not None:
         require_whole("workers", workers, 1)
-    return ScannedPredictions(files, workers, engine, address)
+    return ScannedPredictions(files, workers, engine, address, unlabelled)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from surefoot.errors import InputError, one_line, shown
 from surefoot.predictions.archive import refuse_invalid_text
 from surefoot.predictions.labels import IGNORE, LabelKind
-from surefoot.predictions.logits import extremes_of
+from surefoot.predictions.logits import extremes_of, map_rows
 from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.predictions.zeros import as_zeros
 
@@ -45,7 +45,8 @@ def as_array(name: str, values: Any) -> NDArray[Any]:
         raise InputError(f"{name} {what}; allowed: numbers")
     if not array.ndim:
         raise InputError(f"{name} are a single number; allowed: an array with a number for each row")
-    return np.require(array, dtype=array.dtype.newbyteorder("="), requirements="C")
+    native = array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    return np.ascontiguousarray(native)
 
 
 def _is_small(value: object) -> bool:
@@ -130,13 +131,18 @@ def _as_text(name: str, texts: NDArray[Any]) -> NDArray[Any]:
 
 
 def as_predictions(
-    scale: str, scores: Floats, labels: Whole | None, kind: LabelKind | None = None
+    scale: str,
+    scores: Floats,
+    labels: Whole | None,
+    kind: LabelKind | None = None,
+    *,
+    out: Floats | None = None,
 ) -> tuple[Floats, Whole, LabelKind]:
     """Logits (members, n, classes), labels and their kind, from scores on the scale `logit` or `prob`.
 
     The shape of the labels decides the kind; without labels `kind` has to be given. Scores of shape (n,) or
     with a last axis of 1 are binary: the log odds, or the probability, of class 1. Probabilities of 0 are
-    explained in `zeros`.
+    explained in `zeros`; their logarithms are written to `out`, which may be `scores`, where it is given.
     """
     if scale == "prob":
         check_probability_range(scores)
@@ -153,7 +159,7 @@ def as_predictions(
         raise InputError("no labels and no kind; allowed: labels, or kind=one_label or many_labels")
     kind = LabelKind(kind)
     if scale == "prob":
-        logits = _logits_of(logits, kind)
+        logits = _logits_of(logits, kind, None if out is None else _with_members(out))
     if is_binary and kind is LabelKind.ONE_LABEL:
         logits = np.concatenate([np.zeros_like(logits), logits], axis=2)
     if labels is None:
@@ -238,13 +244,24 @@ def check_features(features: Floats) -> None:
     """Raise unless features are finite and (n, 1 to MOST_FEATURES)."""
     if features.ndim != 2 or not 1 <= features.shape[1] <= MOST_FEATURES:
         raise InputError(f"features have shape {features.shape}; allowed: (n, 1 to {MOST_FEATURES})")
-    if features.dtype.kind != "f":
-        raise InputError(f"features have type {features.dtype}; allowed: float")
-    if not np.isfinite(features).all():
-        raise InputError(f"features hold {first_not_finite(features)}; allowed: finite numbers")
+    _check_floats("features hold", features)
     largest = float(np.abs(features).max(initial=0))
     if largest > LARGEST_LOGIT:
         raise InputError(f"features up to {largest:g}; allowed: up to {LARGEST_LOGIT:g} in size")
+
+
+def check_novelty(novelty: Floats) -> None:
+    """Raise unless novelty is finite and (n,)."""
+    if novelty.ndim != 1:
+        raise InputError(f"novelty has shape {novelty.shape}; allowed: (n,)")
+    _check_floats("novelty holds", novelty)
+
+
+def _check_floats(what: str, values: Floats) -> None:
+    if values.dtype.kind != "f":
+        raise InputError(f"{what} {values.dtype}; allowed: float")
+    if not np.isfinite(values).all():
+        raise InputError(f"{what} {first_not_finite(values)}; allowed: finite numbers")
 
 
 def check_labels(labels: Whole, kind: LabelKind, n: int, classes: int) -> None:
@@ -317,20 +334,24 @@ def _as_written(probs: Floats) -> NDArray[np.float64]:
 
     Rows of float32 sum to 1 only nearly, so that equal probabilities would no longer tie.
     """
-    wide = probs.astype(np.float64)
+    wide = probs.astype(np.float64, copy=False)
     if probs.dtype == np.float64:
         return wide
     short = wide.round(4)
     return np.where(short.astype(probs.dtype) == probs, short, wide)
 
 
-def _logits_of(probs: Floats, kind: LabelKind) -> Floats:
+def _logits_of(probs: Floats, kind: LabelKind, out: Floats | None) -> Floats:
     """log p for softmax, log(p / (1 - p)) for sigmoid; in float64, so that equal probabilities tie."""
-    probs = _as_written(probs)
-    logs = as_zeros(probs)
-    np.log(logs, out=logs)
-    if probs.shape[2] == 1 or kind is LabelKind.MANY_LABELS:
-        others = as_zeros(1 - probs)
-        return np.asarray(logs - np.log(others, out=others))
-    check_probability_sums(probs)
-    return logs
+    has_odds = probs.shape[2] == 1 or kind is LabelKind.MANY_LABELS
+    if not has_odds:
+        check_probability_sums(probs)
+    logits = np.empty(probs.shape) if out is None else out
+
+    def write(part: slice) -> None:
+        some = _as_written(probs[:, part])
+        others = np.log(as_zeros(1 - some)) if has_odds else 0.0
+        logits[:, part] = np.log(as_zeros(some)) - others
+
+    map_rows(probs.shape[1], probs, write)
+    return logits

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.predictions.labels import LabelKind
+from surefoot.predictions.logits import Floats, extremes_of, map_rows
 
-Floats = NDArray[np.floating]
 Array = NDArray[np.float64]
 
 LEAST = 2.0**-126  # the smallest normal float32, 1.2e-38
 LOG_ZERO = math.log(LEAST)  # -87.3
-NUMBERS_AT_ONCE = 2**20
 TOLERANCE = 1.1e-3  # of a logarithm: that of a row's sum, which may be off by 1e-3, and that of float32
 MOST = 0.25  # that a 0 is read as: of a tree, all probabilities may be 0 and 1
 
@@ -41,13 +40,16 @@ def stand_in(smallest: float) -> float | None:
 
 def zeros_and_smallest(logits: Floats, kind: LabelKind) -> tuple[bool, float]:
     """Whether some probability is exactly 0, and the log of the smallest other one."""
-    some, smallest = False, 0.0
-    for part in _parts(logits) if _some_may_be_zero(logits) else ():
+    if not _some_may_be_zero(logits):
+        return False, 0.0
+
+    def look(part: slice) -> tuple[bool, float]:
         logs = log_probs(logits[:, part], kind)
-        zeros = np.abs(logs - LOG_ZERO) <= TOLERANCE
-        some = some or bool(zeros.any())
-        smallest = float(np.min(logs, initial=smallest, where=~zeros))
-    return some, smallest
+        zeros = _are_zero(logs)
+        return bool(zeros.any()), float(np.min(logs, initial=0.0, where=~zeros))
+
+    found = map_rows(logits.shape[1], logits, look)
+    return any(some for some, _ in found), min(smallest for _, smallest in found)
 
 
 def raise_zeros(logits: Floats, kind: LabelKind, lowest: float) -> Floats:
@@ -56,10 +58,11 @@ def raise_zeros(logits: Floats, kind: LabelKind, lowest: float) -> Floats:
         limit = math.log(lowest) - math.log1p(-lowest)
         return np.clip(logits, limit, -limit)
     raised = np.empty_like(logits)
-    for part in _parts(logits):
-        np.maximum(
-            log_probs(logits[:, part], kind), math.log(lowest), out=raised[:, part], casting="same_kind"
-        )
+
+    def write(part: slice) -> None:
+        raised[:, part] = np.maximum(log_probs(logits[:, part], kind), math.log(lowest))
+
+    map_rows(logits.shape[1], logits, write)
     return raised
 
 
@@ -67,13 +70,21 @@ def count_true_zeros(logits: Floats, labels: NDArray[np.integer], kind: LabelKin
     """How many known labels have a probability of exactly 0 (members, n, classes): by every member."""
     if not _some_may_be_zero(logits):
         return 0
-    if kind is LabelKind.MANY_LABELS:
-        towards_truth = np.where(labels == 1, logits, -logits)  # log p is about this number where it is low
-        of_truth = np.where(labels >= 0, towards_truth, 0.0)
-    else:
-        rows = np.flatnonzero(labels >= 0)
-        of_truth = log_probs(logits[:, rows], kind)[:, np.arange(len(rows)), labels[rows]]
-    return int((np.abs(of_truth - LOG_ZERO) <= TOLERANCE).all(axis=0).sum())
+
+    def count(part: slice) -> int:
+        of_part, truth = logits[:, part], labels[part]
+        if kind is LabelKind.MANY_LABELS:
+            towards = np.where(truth == 1, of_part, -of_part)  # log p is about this number where it is low
+            return int(_are_zero(np.where(truth >= 0, towards, 0.0)).all(axis=0).sum())
+        rows = np.flatnonzero(truth >= 0)
+        of_truth = log_probs(of_part[:, rows], kind)[:, np.arange(len(rows)), truth[rows]]
+        return int(_are_zero(of_truth).all(axis=0).sum())
+
+    return sum(map_rows(logits.shape[1], logits, count))
+
+
+def _are_zero(logs: Floats) -> NDArray[np.bool_]:
+    return np.asarray(np.abs(logs - LOG_ZERO) <= TOLERANCE)
 
 
 def log_probs(logits: Floats, kind: LabelKind) -> Array:
@@ -85,18 +96,7 @@ def log_probs(logits: Floats, kind: LabelKind) -> Array:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def _parts(logits: Floats) -> list[slice]:
-    """Some rows at a time, so that their logarithms in float64 take little memory."""
-    members, n, classes = logits.shape
-    rows = max(1, NUMBERS_AT_ONCE // (members * classes))
-    return [slice(start, start + rows) for start in range(0, n, rows)]
-
-
 def _some_may_be_zero(logits: Floats) -> bool:
-    low, high = float(logits.min(initial=0)), float(logits.max(initial=0))
-    return may_have_zeros(low, high, logits.shape[-1])
-
-
-def may_have_zeros(low: float, high: float, classes: int) -> bool:
-    """Whether logits from `low` to `high` span enough for the logarithm of a 0."""
-    return max(high - low, high, -low) >= -LOG_ZERO - math.log(classes) - TOLERANCE
+    """Whether the logits span enough for the logarithm of a 0."""
+    low, high = extremes_of(logits) if logits.size else (0.0, 0.0)
+    return max(high - low, high, -low) >= -LOG_ZERO - math.log(logits.shape[-1]) - TOLERANCE

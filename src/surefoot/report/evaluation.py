@@ -68,7 +68,7 @@ def figure_data(evaluation: Evaluation) -> dict[str, Any]:
         "confidence": {
             side: curves.histogram(curves.lowest_confidence(p), p.outcomes) for side, p in after.items()
         },
-        "risk_coverage": {side: curves.risk_coverage(p.outcomes) for side, p in after.items()},
+        "risk_coverage": {side: curves.risk_coverage(p.outcomes.pooled_curve) for side, p in after.items()},
         "classes": {side: curves.class_scores(p) for side, p in after.items()},
     }
     if calibration is not None:

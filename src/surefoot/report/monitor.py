@@ -9,14 +9,13 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullFormatter
-from numpy.typing import NDArray
 
 import surefoot.plots as plots
 from surefoot import __version__
-from surefoot.deploy.monitor import Check, novelty_name
+from surefoot.deploy.findings import FEWEST
+from surefoot.deploy.monitor import Check, Checked, novelty_name
 from surefoot.deploy.monitor_text import TITLES, monitor_document, monitor_verdict
-from surefoot.deploy.parts import FEWEST
-from surefoot.deploy.workflow import Checked
+from surefoot.deploy.chunks import Keys
 from surefoot.io import replacing
 from surefoot.pages import template_named
 from surefoot.predictions.outcomes import Array
@@ -139,12 +138,16 @@ def _parts_table(check: Check) -> Table:
     return Table.of_text("", ("part", *columns, "p (Holm)"), rows)
 
 
-def _new_groups(known: NDArray[Any] | None, current: NDArray[Any] | None) -> str:
+def _new_groups(known: Keys | None, current: Keys | None) -> str:
     """How many rows are in groups that cannot be compared."""
-    if known is None or current is None or np.isin(current, known).all():
+    if known is None or current is None:
         return ""
-    rows = int((~np.isin(current, known)).sum())
-    return f" {rows:,} of {len(current):,} current rows are in groups that the reference does not have."
+    names = set(known.names)
+    is_new = np.array([name not in names for name in current.names])[current.codes]
+    if not is_new.any():
+        return ""
+    of_all = f"{int(is_new.sum()):,} of {len(is_new):,}"
+    return f" {of_all} current rows are in groups that the reference does not have."
 
 
 def _unfamiliar_table(check: Check) -> Table:

@@ -142,5 +142,5 @@ def _run_curve(run: MethodRun, temperatures: Numbers) -> tuple[list[list[float]]
 
 def risk_curves(runs: Sequence[Outcomes]) -> NDArray[np.float64]:
     """(runs, coverages): the risk of each run at each of COVERAGES; of those with a known label."""
-    curves = [risk_coverage(outcomes) for outcomes in runs if outcomes.total]
+    curves = [risk_coverage(outcomes.pooled_curve) for outcomes in runs if outcomes.total]
     return np.asarray([np.interp(COVERAGES, curve.coverage, curve.risk) for curve in curves])

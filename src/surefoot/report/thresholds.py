@@ -13,12 +13,13 @@ from matplotlib.axes import Axes
 import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
-from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone, thresholds_document
+from surefoot.deploy.chunks import Source
+from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
+from surefoot.deploy.thresholds_file import thresholds_document
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
 from surefoot.pages import template_named
 from surefoot.plots.curves import highest_risk, risk_coverage
-from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, drawn_svg
 from surefoot.report.tables import Table, to_html
 from surefoot.report.views import View, flat
@@ -204,7 +205,7 @@ def write_thresholds_page(
     chosen: Thresholds,
     verdict: Sequence[str],
     table: Table,
-    predictions: Mapping[str, Predictions],
+    predictions: Mapping[str, Source],
     sources: Mapping[str, str],
     path: str | Path,
 ) -> None:
@@ -229,12 +230,13 @@ def write_thresholds_page(
         temporary.write_text(text, encoding="utf-8")
 
 
-def _draw_curves(axes: Axes, chosen: Thresholds, predictions: Mapping[str, Predictions]) -> None:
+def _draw_curves(axes: Axes, chosen: Thresholds, predictions: Mapping[str, Source]) -> None:
     """Error against coverage, the bounds that hold together, the target and the chosen threshold."""
     sides = {name: side for name, side in SIDES.items() if name in predictions}
+    decisions = {name: chosen.decisions_of(predictions[name]) for name in sides}
     highest = 0.0
     for name, side in sides.items():
-        curve = risk_coverage(chosen.prepare(predictions[name]).outcomes)
+        curve = risk_coverage(decisions[name].curve)
         style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
         axes.plot(curve.coverage, curve.risk, **style)
         highest = max(highest, highest_risk(curve.coverage, curve.risk))
@@ -243,7 +245,7 @@ def _draw_curves(axes: Axes, chosen: Thresholds, predictions: Mapping[str, Predi
         axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
     axes.axhline(chosen.guarantee.target_error, color=GREY, linewidth=1.2, label="target")
     for name, side in sides.items():
-        zone = chosen.zones_of(predictions[name])["accept"]
+        zone = chosen.zones_in(decisions[name])["accept"]
         if zone.error.n:
             axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
     axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
