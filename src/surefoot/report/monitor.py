@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from surefoot import __version__
+from surefoot.deploy.chunks import Keys
 from surefoot.deploy.findings import FEWEST
 from surefoot.deploy.monitor import Check, Checked, novelty_name
 from surefoot.deploy.monitor_text import TITLES, monitor_verdict
-from surefoot.deploy.scores import Keys
 from surefoot.io import replacing
 from surefoot.pages import template_named
 from surefoot.plots import percent_axes

@@ -10,8 +10,8 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from surefoot import __version__
+from surefoot.deploy.chunks import Source
 from surefoot.deploy.groups import of_groups, repeated_sentences
-from surefoot.deploy.scores import Source
 from surefoot.deploy.thresholds import Thresholds, Zone
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
