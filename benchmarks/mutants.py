@@ -67,7 +67,13 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tasks": (("tasks/split.py",), ("tasks/test_partition.py", "tasks/test_manifest.py")),
     "novelty": (("novelty.py",), ("novelty/test_*.py",)),
     "thresholds": (
-        ("deploy/decision.py", "deploy/monitor.py", "deploy/scores.py", "deploy/thresholds.py"),
+        (
+            "deploy/chunks.py",
+            "deploy/decision.py",
+            "deploy/monitor.py",
+            "deploy/scores.py",
+            "deploy/thresholds.py",
+        ),
         (
             "deploy/test_decision.py",
             "deploy/test_monitor.py",

@@ -17,7 +17,7 @@ CORE = ("predictions", "metrics", "calibrators", "evaluation", "plots")
 MODULES = (
     *("errors", "intervals", "io", "results", "runtime", "sklearn", "text"),
     *("deploy.thresholds", "deploy.sets", "deploy.monitor", "deploy.monitor_text", "deploy.detectors"),
-    *("deploy.history", "deploy.scores", "deploy.thresholds_file", "deploy.learn_then_test"),
+    *("deploy.history", "deploy.chunks", "deploy.scores", "deploy.thresholds_file", "deploy.learn_then_test"),
     *("deploy.decision", "deploy.findings", "deploy.scikit"),
 )
 

@@ -11,7 +11,7 @@ from pyarrow import parquet
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature, read_predictions, scan_predictions
 from surefoot.deploy import monitor as monitoring
-from surefoot.deploy.scores import Keys, facts_of, first_rows
+from surefoot.deploy.chunks import Keys, facts_of, first_rows
 from surefoot.predictions.files import to_list_table
 from tests.cli.command import surefoot as command
 from tests.conftest import draw_many_labels, draw_one_label
@@ -37,7 +37,7 @@ def drawn(n, seed, *, many=False, blur=1.0):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("surefoot.deploy.scores.NUMBERS", 500)
+    monkeypatch.setattr("surefoot.deploy.chunks.NUMBERS", 500)
     monkeypatch.setattr("surefoot.predictions.readers.PART_BYTES", 2**12)
 
 

@@ -12,9 +12,9 @@ from scipy.stats import binomtest
 
 import surefoot
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
+from surefoot.deploy.chunks import confidences
 from surefoot.deploy.groups import split_rows
 from surefoot.deploy.learn_then_test import ErrorTest, _ranked_cuts, _start
-from surefoot.deploy.scores import confidences
 from surefoot.deploy.thresholds import (
     Guarantee,
     Thresholds,

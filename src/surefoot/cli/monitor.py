@@ -78,11 +78,11 @@ def monitor(
     refuse_missing(calibration, thresholds)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy, print_sentences, print_tables
+    from surefoot.deploy.chunks import first_rows
     from surefoot.deploy.groups import RepeatedRows
     from surefoot.deploy.monitor import Checked
     from surefoot.deploy.monitor import monitor as check_predictions
     from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
-    from surefoot.deploy.scores import first_rows
     from surefoot.deploy.thresholds_file import load_thresholds
 
     chosen = None if thresholds is None else load_thresholds(thresholds)

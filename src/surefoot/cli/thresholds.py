@@ -84,8 +84,8 @@ def thresholds(
     refuse_missing(calibration)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
+    from surefoot.deploy.chunks import first_rows
     from surefoot.deploy.groups import RepeatedRows, repeated_sentences, split_rows
-    from surefoot.deploy.scores import first_rows
     from surefoot.deploy.thresholds import Thresholds, choose_thresholds
     from surefoot.deploy.thresholds_file import save_thresholds
     from surefoot.predictions.predictions import Predictions

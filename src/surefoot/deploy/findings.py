@@ -6,6 +6,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from surefoot.deploy.chunks import Keys
 from surefoot.deploy.detectors import Ranked
 from surefoot.deploy.groups import (
     NO_INTERVAL,
@@ -16,7 +17,6 @@ from surefoot.deploy.groups import (
     proportion_of,
     some_of,
 )
-from surefoot.deploy.scores import Keys
 from surefoot.intervals import NAN, Interval, difference_of_proportions
 from surefoot.predictions.outcomes import Array, Index
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
+from surefoot.deploy.chunks import Keys, first_rows
 from surefoot.deploy.detectors import (
     LEAST_RANGE,
     MOST_ROWS,
@@ -40,7 +41,7 @@ from surefoot.deploy.findings import (
 )
 from surefoot.deploy.groups import Grouped, mean_of, normal_interval, number_of_groups, warn_of_repeated
 from surefoot.deploy.history import AlphaBudget, opened
-from surefoot.deploy.scores import Keys, Scores, first_rows, scores_of
+from surefoot.deploy.scores import Scores, scores_of
 from surefoot.deploy.thresholds import Thresholds
 from surefoot.errors import InputError, require
 from surefoot.intervals import NORMAL, Interval

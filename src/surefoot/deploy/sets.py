@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from surefoot import __version__
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, calibration_document
+from surefoot.deploy.chunks import identities_of
 from surefoot.deploy.groups import (
     group_numbers,
     groups_document,
@@ -21,7 +22,6 @@ from surefoot.deploy.groups import (
     some_of,
     warn_of_repeated,
 )
-from surefoot.deploy.scores import identities_of
 from surefoot.errors import InputError, require
 from surefoot.intervals import Proportion
 from surefoot.io import replacing

@@ -9,6 +9,7 @@ import numpy as np
 
 from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, fit_calibration
+from surefoot.deploy.chunks import Decisions, Source, facts_of, first_rows, joined
 from surefoot.deploy.groups import (
     PREDICTED_CLASS,
     of_groups,
@@ -18,7 +19,6 @@ from surefoot.deploy.groups import (
     warn_of_repeated,
 )
 from surefoot.deploy.learn_then_test import ErrorTest, candidate_bounds, valid_cuts
-from surefoot.deploy.scores import Decisions, Source, facts_of, first_rows, joined
 from surefoot.errors import InputError, require, require_whole
 from surefoot.intervals import Proportion
 from surefoot.predictions.classes import class_names_of, in_one_order, unnamed, with_classes

@@ -12,10 +12,10 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 import surefoot.plots as plots
 from surefoot import __version__
+from surefoot.deploy.chunks import Keys
 from surefoot.deploy.findings import FEWEST
 from surefoot.deploy.monitor import Check, Checked, novelty_name
 from surefoot.deploy.monitor_text import TITLES, monitor_document, monitor_verdict
-from surefoot.deploy.chunks import Keys
 from surefoot.io import replacing
 from surefoot.pages import template_named
 from surefoot.predictions.outcomes import Array

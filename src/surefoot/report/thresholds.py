@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 
 import surefoot.plots as plots
 from surefoot import __version__
-from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
 from surefoot.deploy.chunks import Source
+from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
 from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
 from surefoot.deploy.thresholds_file import thresholds_document
 from surefoot.intervals import Proportion
