@@ -1,4 +1,4 @@
-"""How often the intervals and tests of `surefoot.intervals` hold, in simulations where the truth is known.
+"""How often the intervals and tests of `surefoot.metrics.intervals` hold, in simulations where the truth is known.
 
     python benchmarks/coverage.py [--simulations 4000] [--out benchmarks/results/coverage.md]
 
@@ -16,12 +16,12 @@ import numpy as np
 
 from surefoot.calibrators import Calibration, fit_calibration
 from surefoot.evaluation.bootstrap import Draw
-from surefoot.evaluation.comparison import Difference, RunScore, over_networks, summary
-from surefoot.evaluation.differences import difference
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import Score
-from surefoot.intervals import NORMAL, Interval, StandardError, error_within, sign_flip
+from surefoot.lab.comparison.comparison import Difference, RunScore, over_networks, summary
+from surefoot.lab.comparison.differences import difference
 from surefoot.metrics import METRICS
+from surefoot.metrics.intervals import NORMAL, Interval, StandardError, error_within, sign_flip
 from surefoot.predictions.predictions import Predictions
 
 RESAMPLES = 400

@@ -18,12 +18,12 @@ import numpy as np
 from scipy.special import ndtr
 
 from surefoot import Predictions
-from surefoot.deploy.history import AlphaBudget
-from surefoot.deploy.learn_then_test import ErrorTest, valid_cuts
-from surefoot.deploy.monitor import check_shift
-from surefoot.deploy.scores import Scores, scores_of
-from surefoot.deploy.sets import choose_sets
-from surefoot.intervals import Proportion
+from surefoot.decisions.learn_then_test import ErrorTest, valid_cuts
+from surefoot.decisions.sets import choose_sets
+from surefoot.metrics.intervals import Proportion
+from surefoot.monitoring.history import AlphaBudget
+from surefoot.monitoring.monitor import check_shift
+from surefoot.monitoring.scores import Scores, scores_of
 
 Array = np.ndarray
 RESULTS = Path(__file__).parent / "results" / "groups.md"

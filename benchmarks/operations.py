@@ -18,14 +18,14 @@ import pyarrow.parquet
 
 from surefoot import Predictions, evaluate, scan_predictions
 from surefoot.calibrators import CALIBRATORS
-from surefoot.deploy.history import AlphaBudget
-from surefoot.deploy.monitor import check_shift
-from surefoot.deploy.scores import scores_of
-from surefoot.deploy.thresholds import choose_thresholds
-from surefoot.evaluation.compare import compare_runs as compare
-from surefoot.evaluation.comparison import Comparison, MethodRun, MethodRuns
+from surefoot.decisions.thresholds import choose_thresholds
+from surefoot.lab.comparison.compare import compare_runs as compare
+from surefoot.lab.comparison.comparison import Comparison, MethodRun, MethodRuns
 from surefoot.metrics import METRICS, Metric
 from surefoot.metrics.accumulate import Request, accumulate
+from surefoot.monitoring.history import AlphaBudget
+from surefoot.monitoring.monitor import check_shift
+from surefoot.monitoring.scores import scores_of
 from surefoot.predictions.files import read_predictions, write_predictions
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Outcomes

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from surefoot.tasks import Split, Task
+from surefoot.lab.tasks import Split, Task
 
 GPU = torch.device("cuda")
 

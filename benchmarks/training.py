@@ -17,17 +17,17 @@ from pathlib import Path
 import plain_loop
 import torch
 
-from surefoot.images.decode import Size
-from surefoot.networks.backbones import build_network
-from surefoot.networks.weights import load_weights
+from surefoot.lab.images.decode import Size
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.networks.weights import load_weights
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.tasks import Split, task_named
+from surefoot.lab.tasks.task import decode_task
+from surefoot.lab.training import data as batches
+from surefoot.lab.training.data import images_from, joined
+from surefoot.lab.training.loop import Hooks, train
+from surefoot.lab.training.losses import Classification
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.recipe import Recipe
-from surefoot.tasks import Split, task_named
-from surefoot.tasks.task import decode_task
-from surefoot.training import data as batches
-from surefoot.training.data import images_from, joined
-from surefoot.training.loop import Hooks, train
-from surefoot.training.losses import Classification
 
 GPU = torch.device("cuda")
 # Multiply-adds of a forward pass of ResNet-18 at 224 pixels; training takes about three of them.

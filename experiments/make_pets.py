@@ -23,12 +23,12 @@ from PIL import Image
 
 from surefoot.deploy.embed import AT_ONCE, EMBEDDING, METADATA, Encoder, embedded, encoder_named
 from surefoot.errors import InputError
-from surefoot.images.cache import read_pixels
-from surefoot.images.decode import Size, in_parallel
 from surefoot.io import refuse_unwritable, replacing
+from surefoot.lab.images.cache import read_pixels
+from surefoot.lab.images.decode import Size, in_parallel
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import ImageFiles, Samples, Split, Task
 from surefoot.runtime import one_thread
-from surefoot.tasks import task_named
-from surefoot.tasks.task import ImageFiles, Samples, Split, Task
 
 VIEW, RESIZE = 144, 160  # pixels: of the network's input, and of the short side before the crop
 THUMBNAIL = 48  # pixels a side

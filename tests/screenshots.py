@@ -15,8 +15,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from surefoot.tasks import TASKS
-from surefoot.tasks.task import Split
+from surefoot.lab.tasks import TASKS
+from surefoot.lab.tasks.task import Split
 from tests.browser import ARGUMENTS, CHROMIUM
 
 ROOT = Path(__file__).parent.parent

@@ -146,7 +146,7 @@ def backbones() -> None:
     """A network of timm, and one of torchvision."""
     import torch
 
-    from surefoot.networks.backbones import build_network
+    from surefoot.lab.networks.backbones import build_network
 
     for name in ("timm:resnet10t", "torchvision:resnet18"):
         network = build_network(name, 2, generator=torch.Generator().manual_seed(0)).eval()

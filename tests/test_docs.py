@@ -8,8 +8,8 @@ import pytest
 import typer
 
 from surefoot.cli.app import app
-from surefoot.evaluation.comparison import mean_scores
-from surefoot.experiments.methods import METHODS
+from surefoot.lab.comparison.comparison import mean_scores
+from surefoot.lab.experiments.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from surefoot import InputError, Metric, register, write_predictions
-from surefoot.plugins import load_plugins, plugin_path
+from surefoot.registry import load_plugins, plugin_path
 from tests import warm
 from tests.cli.command import STRICT
 from tests.conftest import draw_one_label
@@ -71,10 +71,10 @@ RUN = ("run", "my_experiment.toml", "--cache", "cache")
 # With one CPU, so that one process of Ray's loads torch and the plugin.
 ON_RAY = """
 import json, sys
-from surefoot import ray_cluster
+from surefoot.predictions import ray_cluster
 from surefoot.cli import main
 ray_cluster.usable_cores = lambda: 1
-from surefoot.workers.ray import Cluster
+from surefoot.lab.workers.ray import Cluster
 with Cluster().connected() as ray:
     assert ray.get_runtime_context().gcs_address.startswith("127.0.0.1:")
     for words in json.loads(sys.argv[1]):
@@ -154,7 +154,7 @@ def test_installed_packages_announce_plugins(folder, tmp_path):
     info = tmp_path / "outside-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[surefoot.plugins]\noutside = my_plugin\n")
+    (info / "entry_points.txt").write_text("[surefoot.registry]\noutside = my_plugin\n")
     code = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(folder)!r}]\n"
         "from surefoot.cli import main; sys.argv = ['surefoot', 'ls', 'metrics']; main()"

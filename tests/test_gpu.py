@@ -7,11 +7,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import surefoot  # noqa: E402
-from surefoot.networks.backbones import build_network  # noqa: E402
-from surefoot.predictions.labels import LabelKind  # noqa: E402
-from surefoot.recipes.recipe import Recipe, Teachers  # noqa: E402
-from surefoot.training.data import Images  # noqa: E402
-from surefoot.training.loop import (  # noqa: E402
+from surefoot.lab.networks.backbones import build_network  # noqa: E402
+from surefoot.lab.recipes.recipe import Recipe, Teachers  # noqa: E402
+from surefoot.lab.training.data import Images  # noqa: E402
+from surefoot.lab.training.loop import (  # noqa: E402
     AVERAGE_WARM_UP,
     CapturedStepper,
     Hooks,
@@ -21,8 +20,9 @@ from surefoot.training.loop import (  # noqa: E402
     train,
     with_mixing_shares,
 )
-from surefoot.training.losses import Classification, Distillation  # noqa: E402
-from surefoot.variants import Distilled  # noqa: E402
+from surefoot.lab.training.losses import Classification, Distillation  # noqa: E402
+from surefoot.lab.variants import Distilled  # noqa: E402
+from surefoot.predictions.labels import LabelKind  # noqa: E402
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),

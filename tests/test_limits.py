@@ -4,12 +4,15 @@ import inspect
 
 import pytest
 
-from surefoot import InputError, Predictions, calibrators, intervals, novelty
+from surefoot import InputError, Predictions, calibrators
 from surefoot.calibrators import budget, temperature
-from surefoot.deploy import decision, learn_then_test, monitor, thresholds, thresholds_file
-from surefoot.evaluation import RESAMPLES, bootstrap, compare, comparison, evaluate
-from surefoot.experiments import changes
-from surefoot.metrics import accumulate, calibration, cells
+from surefoot.decisions import decision, learn_then_test, thresholds, thresholds_file
+from surefoot.evaluation import RESAMPLES, bootstrap, evaluate
+from surefoot.lab import novelty
+from surefoot.lab.comparison import compare, comparison
+from surefoot.lab.experiments import changes
+from surefoot.metrics import accumulate, calibration, cells, intervals
+from surefoot.monitoring import monitor
 from surefoot.predictions import labels, outcomes, validate
 from surefoot.predictions import novelty as scale
 from surefoot.predictions.paths import is_large

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from surefoot import write_predictions
-from surefoot.evaluation.comparison import mean_scores
-from surefoot.experiments import paper
-from surefoot.experiments.methods import METHODS
+from surefoot.lab.comparison.comparison import mean_scores
+from surefoot.lab.experiments import paper
+from surefoot.lab.experiments.methods import METHODS
 from tests.cli.command import surefoot
 from tests.conftest import draw_one_label
 

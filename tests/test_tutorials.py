@@ -15,8 +15,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from surefoot.experiments.experiment import read_experiment
-from surefoot.experiments.run import plans_for, resolved
+from surefoot.lab.experiments.experiment import read_experiment
+from surefoot.lab.experiments.run import plans_for, resolved
 from tests.cli.command import surefoot
 
 ROOT = Path(__file__).parent.parent

@@ -29,8 +29,8 @@ import weakref
 from functools import cache, partial
 
 SUREFOOT = "from surefoot.cli import main; main()"
-WORKER = ["-m", "surefoot.workers.worker"]
-WORK = "import sys; from surefoot.workers import worker; sys.exit(worker.main())"
+WORKER = ["-m", "surefoot.lab.workers.worker"]
+WORK = "import sys; from surefoot.lab.workers import worker; sys.exit(worker.main())"
 LOADED = (
     "torch",
     "torch._dynamo",  # which an optimiser loads when it is first used
@@ -38,15 +38,15 @@ LOADED = (
     "matplotlib.font_manager",
     "rich.progress",
     "surefoot.cli.app",
-    "surefoot.workers.worker",
-    "surefoot.workers.local",
-    "surefoot.experiments.run",
+    "surefoot.lab.workers.worker",
+    "surefoot.lab.workers.local",
+    "surefoot.lab.experiments.run",
     "surefoot.report.study",
     "surefoot.report.evaluation",
     "surefoot.serve.app",
     "surefoot.serve.server",
     "surefoot.evaluation.evaluate",
-    "surefoot.training.tune",
+    "surefoot.lab.training.tune",
 )
 
 
@@ -347,7 +347,7 @@ def _work(environment):
     sys.stdin = open(0)  # noqa: SIM115
     code = 1
     try:
-        from surefoot.workers import worker
+        from surefoot.lab.workers import worker
 
         code = worker.main()
     except BaseException:  # noqa: BLE001 the traceback of a process that ends

@@ -25,11 +25,11 @@ from mkdocs.structure.pages import Page
 import surefoot
 from surefoot.calibrators import CALIBRATORS, DEFINITIONS, Calibrator
 from surefoot.cli.app import app
-from surefoot.evaluation.comparison import mean_scores
-from surefoot.experiments.experiment import EXPERIMENTS
-from surefoot.experiments.methods import METHODS, Method, calibrated_rows
+from surefoot.lab.comparison.comparison import mean_scores
+from surefoot.lab.experiments.experiment import EXPERIMENTS
+from surefoot.lab.experiments.methods import METHODS, Method, calibrated_rows
+from surefoot.lab.tasks import TASKS, TaskEntry
 from surefoot.metrics import METRICS, Metric
-from surefoot.tasks import TASKS, TaskEntry
 
 DOCS = Path(__file__).parents[1]
 RESULTS = {

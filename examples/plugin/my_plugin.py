@@ -6,8 +6,8 @@ from typing import ClassVar
 import numpy as np
 
 import surefoot
+from surefoot.lab.tasks.task import Samples, Split, Task
 from surefoot.predictions.labels import LabelKind
-from surefoot.tasks.task import Samples, Split, Task
 
 # A metric: a ratio of sums over decisions. It gets intervals, gaps and differences, and it can be streamed.
 half_sure = surefoot.Metric(
@@ -65,7 +65,7 @@ class LabelSmoothing(surefoot.Variant):
     def objective(self, training):
         from torch.nn import functional
 
-        from surefoot.training.losses import Objective
+        from surefoot.lab.training.losses import Objective
 
         smoothing = self.smoothing
 

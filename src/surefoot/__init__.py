@@ -15,28 +15,28 @@ if TYPE_CHECKING:
         save_calibration,
     )
     from surefoot.calibrators.temperature import Temperature, fit_member_temperatures, fit_temperature
+    from surefoot.decisions.sets import Sets, choose_sets
+    from surefoot.decisions.thresholds import Thresholds, Unreachable, choose_thresholds
+    from surefoot.decisions.thresholds_file import load_thresholds, save_thresholds
     from surefoot.deploy.bundle import Bundle, load_bundle
     from surefoot.deploy.calibrate import calibrate, predictions_of
     from surefoot.deploy.model import Calibrated, Ensemble
-    from surefoot.deploy.monitor import Check, monitor
-    from surefoot.deploy.sets import Sets, choose_sets
-    from surefoot.deploy.thresholds import Thresholds, Unreachable, choose_thresholds
-    from surefoot.deploy.thresholds_file import load_thresholds, save_thresholds
     from surefoot.errors import InputError
     from surefoot.evaluation.evaluate import evaluate, paired_differences
     from surefoot.evaluation.scores import Evaluation
-    from surefoot.experiments.changes import ExperimentChange
-    from surefoot.experiments.methods import METHODS, Method
-    from surefoot.experiments.run import Study
-    from surefoot.experiments.workflow import compare, load_study, run
     from surefoot.extend import register
+    from surefoot.lab.experiments.changes import ExperimentChange
+    from surefoot.lab.experiments.methods import METHODS, Method
+    from surefoot.lab.experiments.run import Study
+    from surefoot.lab.experiments.workflow import compare, load_study, run
+    from surefoot.lab.tasks import TASKS, TaskEntry
+    from surefoot.lab.variants import VARIANTS, Variant
     from surefoot.metrics import METRICS, Metric
+    from surefoot.monitoring.monitor import Check, monitor
     from surefoot.predictions.files import read_predictions, write_predictions
     from surefoot.predictions.labels import IGNORE, LabelKind
     from surefoot.predictions.predictions import Predictions
     from surefoot.predictions.scanned import ScannedPredictions, scan_predictions
-    from surefoot.tasks import TASKS, TaskEntry
-    from surefoot.variants import VARIANTS, Variant
 
 # Loaded on first use, so that `surefoot --help` need not wait for torch.
 _HOMES = {
@@ -45,50 +45,50 @@ _HOMES = {
     "Calibrated": "surefoot.deploy.model",
     "Calibration": "surefoot.calibrators",
     "Calibrator": "surefoot.calibrators",
-    "Check": "surefoot.deploy.monitor",
+    "Check": "surefoot.monitoring.monitor",
     "Ensemble": "surefoot.deploy.model",
     "Evaluation": "surefoot.evaluation.scores",
-    "ExperimentChange": "surefoot.experiments.changes",
+    "ExperimentChange": "surefoot.lab.experiments.changes",
     "IGNORE": "surefoot.predictions.labels",
     "InputError": "surefoot.errors",
     "LabelKind": "surefoot.predictions.labels",
-    "METHODS": "surefoot.experiments.methods",
+    "METHODS": "surefoot.lab.experiments.methods",
     "METRICS": "surefoot.metrics",
-    "Method": "surefoot.experiments.methods",
+    "Method": "surefoot.lab.experiments.methods",
     "Metric": "surefoot.metrics",
     "Predictions": "surefoot.predictions.predictions",
     "ScannedPredictions": "surefoot.predictions.scanned",
-    "Sets": "surefoot.deploy.sets",
-    "Study": "surefoot.experiments.run",
-    "TASKS": "surefoot.tasks",
-    "TaskEntry": "surefoot.tasks",
+    "Sets": "surefoot.decisions.sets",
+    "Study": "surefoot.lab.experiments.run",
+    "TASKS": "surefoot.lab.tasks",
+    "TaskEntry": "surefoot.lab.tasks",
     "Temperature": "surefoot.calibrators.temperature",
-    "Thresholds": "surefoot.deploy.thresholds",
-    "Unreachable": "surefoot.deploy.thresholds",
-    "VARIANTS": "surefoot.variants",
-    "Variant": "surefoot.variants",
+    "Thresholds": "surefoot.decisions.thresholds",
+    "Unreachable": "surefoot.decisions.thresholds",
+    "VARIANTS": "surefoot.lab.variants",
+    "Variant": "surefoot.lab.variants",
     "calibrate": "surefoot.deploy.calibrate",
-    "choose_sets": "surefoot.deploy.sets",
-    "choose_thresholds": "surefoot.deploy.thresholds",
-    "compare": "surefoot.experiments.workflow",
+    "choose_sets": "surefoot.decisions.sets",
+    "choose_thresholds": "surefoot.decisions.thresholds",
+    "compare": "surefoot.lab.experiments.workflow",
     "evaluate": "surefoot.evaluation.evaluate",
     "fit_calibration": "surefoot.calibrators",
     "fit_member_temperatures": "surefoot.calibrators.temperature",
     "fit_temperature": "surefoot.calibrators.temperature",
     "load_bundle": "surefoot.deploy.bundle",
     "load_calibration": "surefoot.calibrators",
-    "load_study": "surefoot.experiments.workflow",
-    "load_thresholds": "surefoot.deploy.thresholds_file",
+    "load_study": "surefoot.lab.experiments.workflow",
+    "load_thresholds": "surefoot.decisions.thresholds_file",
     "metrics": "surefoot.metrics",
-    "monitor": "surefoot.deploy.monitor",
+    "monitor": "surefoot.monitoring.monitor",
     "paired_differences": "surefoot.evaluation.evaluate",
     "plots": "surefoot.plots",
     "predictions_of": "surefoot.deploy.calibrate",
     "read_predictions": "surefoot.predictions.files",
     "register": "surefoot.extend",
-    "run": "surefoot.experiments.workflow",
+    "run": "surefoot.lab.experiments.workflow",
     "save_calibration": "surefoot.calibrators",
-    "save_thresholds": "surefoot.deploy.thresholds_file",
+    "save_thresholds": "surefoot.decisions.thresholds_file",
     "scan_predictions": "surefoot.predictions.scanned",
     "sklearn": "surefoot.sklearn",  # not in __all__: it needs scikit-learn, an extra
     "write_predictions": "surefoot.predictions.files",

@@ -2,17 +2,17 @@
 
 from surefoot.calibrators import CALIBRATORS, Calibrator
 from surefoot.errors import InputError, shown
-from surefoot.experiments.methods import METHODS, Method
+from surefoot.lab.experiments.methods import METHODS, Method
+from surefoot.lab.tasks import TASKS, TaskEntry
+from surefoot.lab.variants import VARIANTS, Variant
 from surefoot.metrics import METRICS, Metric
-from surefoot.tasks import TASKS, TaskEntry
-from surefoot.variants import VARIANTS, Variant
 
 
 def register(*entries: Metric | Calibrator | Method | TaskEntry | type[Variant]) -> None:
     """Add entries to their registries; they then work wherever the built-in ones do.
 
     Call it in a module and name that module as a plugin (`plugins = ["my_module"]` in an experiment,
-    `surefoot --plugin my_module`, or the entry-point group `surefoot.plugins`), so that worker processes
+    `surefoot --plugin my_module`, or the entry-point group `surefoot.registry`), so that worker processes
     load it too.
 
     >>> from surefoot import Metric, register

@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefoot.arguments import checked
+from surefoot.predictions.arguments import checked
 
 if TYPE_CHECKING:
     import pandas

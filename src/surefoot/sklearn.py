@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from surefoot.calibrators import CALIBRATORS, Calibration, cautious_fit
 from surefoot.calibrators.advice import data_remarks
-from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError, one_of, require_whole
 from surefoot.predictions.arrays import refuse_masked
 from surefoot.predictions.labels import IGNORE, LabelKind
 from surefoot.predictions.outcomes import Array, Index
 from surefoot.predictions.predictions import Predictions
+from surefoot.predictions.scikit import logits_of_rows
 from surefoot.predictions.validate import check_class_names
 
 try:

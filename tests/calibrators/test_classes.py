@@ -10,7 +10,7 @@ import pytest
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_calibration, metrics, write_predictions
 from surefoot.calibrators import CALIBRATORS, load_calibration, save_calibration
-from surefoot.deploy.sets import choose_sets
+from surefoot.decisions.sets import choose_sets
 from surefoot.errors import Remark
 from surefoot.predictions.classes import reordered
 from surefoot.sklearn import TemperatureScaledClassifier

@@ -9,9 +9,9 @@ import surefoot
 from surefoot import InputError, fit_calibration, load_calibration
 from surefoot.deploy.export import export_model
 from surefoot.deploy.model import CalibratedBy
-from surefoot.experiments.methods import METHODS, calibrated_rows
+from surefoot.lab.experiments.methods import METHODS, calibrated_rows
+from surefoot.lab.recipes.recipe import Recipe
 from surefoot.predictions.predictions import Predictions
-from surefoot.recipes.recipe import Recipe
 from tests.calibrators.test_richer import RICH, skewed
 from tests.conftest import draw_many_labels
 from tests.deploy.made import ran

@@ -19,13 +19,13 @@ from surefoot import InputError, fit_calibration, load_calibration, metrics, sav
 from surefoot.calibrators import CALIBRATORS, Calibration, Calibrator, Option
 from surefoot.cli import main
 from surefoot.deploy.make_bundle import chosen_method, write_bundle
-from surefoot.experiments.experiment import read_experiment
-from surefoot.experiments.methods import METHODS, Method
+from surefoot.lab.experiments.experiment import read_experiment
+from surefoot.lab.experiments.methods import METHODS, Method
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Split
 from surefoot.predictions.files import read_predictions, write_predictions
-from surefoot.recipes.recipe import Recipe
 from surefoot.sklearn import TemperatureScaledClassifier
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Split
 from tests.conftest import draw_one_label
 from tests.deploy.made import ran
 

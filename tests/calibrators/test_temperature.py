@@ -21,8 +21,8 @@ from surefoot import (
 from surefoot.calibrators import search as scale
 from surefoot.calibrators.search import halley
 from surefoot.calibrators.temperature import fit_temperature_at_least_one
-from surefoot.intervals import few_samples_factor
 from surefoot.metrics import label_error, nll_unclipped
+from surefoot.metrics.intervals import few_samples_factor
 from tests.conftest import draw_many_labels, draw_one_label
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from PIL import Image
 
-from surefoot.tasks import load_task, task_named
-from surefoot.tasks.task import Split
+from surefoot.lab.tasks import load_task, task_named
+from surefoot.lab.tasks.task import Split
 from tests.cli.command import in_a_new_process, rows_of, surefoot
 from tests.tasks.trees import FACES, faces, pets_tree, picture
 

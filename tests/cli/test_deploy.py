@@ -13,7 +13,7 @@ from PIL import Image
 
 import surefoot as package
 from surefoot.deploy import predict as predicting
-from surefoot.experiments.methods import METHODS
+from surefoot.lab.experiments.methods import METHODS
 from tests import warm
 from tests.cli.command import surefoot as command_line
 from tests.deploy.made import ROWS, ran

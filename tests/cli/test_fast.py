@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import surefoot
-from surefoot.experiments.experiment import experiment_named
-from surefoot.experiments.run import open_folder, plans_for, resolved
-from surefoot.store.store import Store
+from surefoot.lab.experiments.experiment import experiment_named
+from surefoot.lab.experiments.run import open_folder, plans_for, resolved
+from surefoot.lab.store.store import Store
 
 # Packages outside the standard library that take little time to import, and those that typer needs.
 QUICK = {"surefoot", "numpy", "tomli_w", "rich", "markdown_it", "mdurl", "pygments"}

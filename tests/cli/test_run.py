@@ -14,13 +14,13 @@ import pytest
 
 from surefoot import InputError, compare, load_study, run
 from surefoot.calibrators import load_calibration
-from surefoot.experiments.experiment import EXPERIMENTS, experiment_from, experiment_named
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.run import read_folder
+from surefoot.lab.experiments.experiment import EXPERIMENTS, experiment_from, experiment_named
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.run import read_folder
+from surefoot.lab.store.files import State
+from surefoot.lab.store.store import Store
+from surefoot.lab.workers import local
 from surefoot.metrics import nll
-from surefoot.store.files import State
-from surefoot.store.store import Store
-from surefoot.workers import local
 from tests.cli.command import in_a_process, rows_of, started
 
 TINY = """
@@ -314,7 +314,7 @@ def test_ctrl_c_while_scoring_is_a_sentence_too(folder, here, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("surefoot.experiments.workflow.study", interrupted)
+    monkeypatch.setattr("surefoot.lab.experiments.workflow.study", interrupted)
     done = here("run", folder / "tiny.toml", "--store", folder / "runs", "--device", "cpu", check=130)
     assert (done.stdout, done.stderr) == ("", STOPPED)
 

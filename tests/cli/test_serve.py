@@ -7,7 +7,7 @@ import pytest
 
 from surefoot.cli import main
 from surefoot.deploy.make_bundle import chosen_method, write_bundle
-from surefoot.recipes.recipe import Recipe
+from surefoot.lab.recipes.recipe import Recipe
 from tests.deploy.made import ran
 from tests.serve.made import bundled
 

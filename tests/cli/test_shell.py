@@ -11,7 +11,7 @@ import pytest
 from surefoot import InputError, write_predictions
 from surefoot.cli import doctor
 from surefoot.cli.inputs import value_of
-from surefoot.networks.external import user_network
+from surefoot.lab.networks.external import user_network
 from tests.cli.command import surefoot
 from tests.conftest import draw_one_label
 
@@ -58,7 +58,7 @@ def test_a_percentage_is_a_number():
 
 def test_a_network_that_is_not_found_says_where_it_was_searched(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("surefoot.plugins._folders", {})
+    monkeypatch.setattr("surefoot.registry._folders", {})
     monkeypatch.chdir(tmp_path)
     surefoot("ls", "metrics")  # any command searches the current folder
     reason = f"cannot import 'mine': No module named 'mine'; searched: {tmp_path}, Python's own path"

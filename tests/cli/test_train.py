@@ -10,12 +10,12 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from surefoot.cli import progress
-from surefoot.recipes.recipe import Recipe, Spec
-from surefoot.store.files import State
-from surefoot.store.store import Store
-from surefoot.tasks.task import Split
-from surefoot.variants import read_recipe
-from surefoot.workers.jobs import Job, WorkOrder
+from surefoot.lab.recipes.recipe import Recipe, Spec
+from surefoot.lab.store.files import State
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.variants import read_recipe
+from surefoot.lab.workers.jobs import Job, WorkOrder
 from tests.cli.command import in_a_process, rows_of, started
 
 SMALL = ("--set", "network=mlp", "--set", "width=16", "--device", "cpu")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from surefoot import InputError, Predictions, read_predictions, write_predictions
 from surefoot.cli.app import app
-from surefoot.deploy.thresholds_file import load_thresholds
+from surefoot.decisions.thresholds_file import load_thresholds
 from tests.cli.command import surefoot as main
 from tests.conftest import draw_many_labels, draw_one_label
 

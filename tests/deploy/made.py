@@ -7,18 +7,18 @@ import numpy as np
 import torch
 from PIL import Image
 
-from surefoot.experiments.changes import open_run
-from surefoot.experiments.experiment import Experiment, Part
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.plan import replanned
-from surefoot.experiments.results import Reader
-from surefoot.experiments.run import open_folder, plans_for, resolved
-from surefoot.recipes.recipe import Recipe
-from surefoot.store.store import Store
-from surefoot.tasks import task_named
-from surefoot.training.data import task_inputs
-from surefoot.variants.build import TaskContext
-from surefoot.workers.produce import complete, produce
+from surefoot.lab.experiments.changes import open_run
+from surefoot.lab.experiments.experiment import Experiment, Part
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.plan import replanned
+from surefoot.lab.experiments.results import Reader
+from surefoot.lab.experiments.run import open_folder, plans_for, resolved
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import task_named
+from surefoot.lab.training.data import task_inputs
+from surefoot.lab.variants.build import TaskContext
+from surefoot.lab.workers.produce import complete, produce
 
 ROWS = 192
 COLOURS = ("red", "green", "<b>blue|s</b>")

@@ -29,10 +29,10 @@ from surefoot.calibrators.novelty import NoveltyScaling
 from surefoot.deploy.make_bundle import chosen_method, why_not, write_bundle
 from surefoot.deploy.own_code import own_code_of
 from surefoot.deploy.predict import images_among, predict_files
-from surefoot.experiments.methods import METHODS
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.tasks.task import Split
 from surefoot.serve.limits import Watch
 from surefoot.serve.window import ShiftWindow
-from surefoot.tasks.task import Split
 from tests import warm
 from tests.cli.command import in_a_process
 from tests.deploy.made import COLOURS, RECIPE, ROWS, ran
@@ -101,7 +101,7 @@ def test_it_says_what_the_run_said(made, name, tmp_path):
 
 def test_a_bayesian_network_s_fixed_samples_are_as_good_as_fresh_ones(made, tmp_path):
     """The mean over many networks' worth of fixed samples is the mean over fresh ones."""
-    from surefoot.training.predict import FixedSamples, Sampled
+    from surefoot.lab.training.predict import FixedSamples, Sampled
 
     bundle = bundled(made, "bayesian", tmp_path / "bundle")
     window = ShiftWindow(bundle, Watch())  # of `serve`
@@ -201,8 +201,8 @@ def test_what_cannot_be_bundled_says_why(made, name):
 
 
 def test_dropout_in_every_layer_cannot_be_bundled():
-    from surefoot.recipes.recipe import Recipe, Spec
-    from surefoot.variants import Bayesian
+    from surefoot.lab.recipes.recipe import Recipe, Spec
+    from surefoot.lab.variants import Bayesian
 
     spec = Spec("t", "i", Recipe(variant=Bayesian(sampled="network"), network="densenet161"), 0)
     assert "samples dropout in every layer" in why_not(METHODS.named("bayesian"), [spec])
@@ -324,8 +324,8 @@ def test_many_labels_in_a_row(tmp_path, tmp_path_factory):
 
 
 def test_points_have_a_bundle_and_no_images(tmp_path):
-    from surefoot.recipes.recipe import Recipe
-    from surefoot.tasks import task_named
+    from surefoot.lab.recipes.recipe import Recipe
+    from surefoot.lab.tasks import task_named
 
     recipe = Recipe(network="mlp", width=8, epochs=1, learning_rate=0.05)
     made = ran(tmp_path, task="toy", recipe=recipe, methods=("single-t",))
@@ -340,7 +340,7 @@ def test_points_have_a_bundle_and_no_images(tmp_path):
 def test_images_made_in_memory_are_not_resized_as_files_are():
     """Built-in pictures were never decoded to the recipe's size, so those of a file must not be either."""
     from surefoot.deploy.bundle import Preprocessing
-    from surefoot.training.data import images_from
+    from surefoot.lab.training.data import images_from
 
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 255, (3, 32, 32, 3), dtype=np.uint8)

@@ -9,11 +9,11 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import binomtest
 
-from surefoot.deploy.decision import familiar_from, fit_familiar, rule_from
+from surefoot.decisions.decision import familiar_from, fit_familiar, rule_from
 from surefoot.errors import InputError
-from surefoot.experiments.methods import METHODS
-from surefoot.intervals import Proportion
-from surefoot.tasks.task import Split
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.tasks.task import Split
+from surefoot.metrics.intervals import Proportion
 from tests.serve.made import METHOD, bundled
 
 

@@ -20,8 +20,8 @@ from surefoot.deploy import embed
 from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.embed import METADATA, Encoder, encoder_named, read_images, write_embeddings
 from surefoot.errors import InputError
-from surefoot.networks.backbones import build_network
-from surefoot.training.augment import MEAN, SPREAD
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.training.augment import MEAN, SPREAD
 from tests.cli.command import surefoot
 
 SIDE, VIEW = 12, 8

@@ -11,18 +11,18 @@ from scipy.stats import norm
 
 import surefoot
 from surefoot import Predictions, read_predictions
-from surefoot.deploy.betting import GroupShares
-from surefoot.deploy.detectors import Detector, Ranked, class_cosine, combine, higher
-from surefoot.deploy.groups import group_numbers, group_values, proportion_of, split_rows
-from surefoot.deploy.history import AlphaBudget
-from surefoot.deploy.learn_then_test import ErrorTest, valid_cuts
-from surefoot.deploy.monitor import check_shift
-from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
-from surefoot.deploy.scores import scores_of
-from surefoot.deploy.sets import choose_sets, sets_document
-from surefoot.deploy.thresholds import choose_thresholds
-from surefoot.deploy.thresholds_file import load_thresholds, save_thresholds
-from surefoot.intervals import Proportion
+from surefoot.decisions.betting import GroupShares
+from surefoot.decisions.groups import group_numbers, group_values, proportion_of, split_rows
+from surefoot.decisions.learn_then_test import ErrorTest, valid_cuts
+from surefoot.decisions.sets import choose_sets, sets_document
+from surefoot.decisions.thresholds import choose_thresholds
+from surefoot.decisions.thresholds_file import load_thresholds, save_thresholds
+from surefoot.metrics.intervals import Proportion
+from surefoot.monitoring.detectors import Detector, Ranked, class_cosine, combine, higher
+from surefoot.monitoring.history import AlphaBudget
+from surefoot.monitoring.monitor import check_shift
+from surefoot.monitoring.monitor_text import monitor_document, monitor_verdict
+from surefoot.monitoring.scores import scores_of
 from surefoot.predictions.files import write_predictions
 from surefoot.report.sets import sets_verdict
 from surefoot.report.thresholds import thresholds_verdict
@@ -80,7 +80,7 @@ def test_a_shift_of_all_groups_is_still_detected():
 
 def test_all_permutations_of_groups_by_hand(monkeypatch):
     """Six groups, two of them current: 15 choices, with means weighted by what a group's rows are worth."""
-    monkeypatch.setattr("surefoot.deploy.detectors.PERMUTATIONS", 9999)
+    monkeypatch.setattr("surefoot.monitoring.detectors.PERMUTATIONS", 9999)
     group_of = np.array([0, 0, 0, 1, 2, 2, 3, 4, 4, 4, 5, 5])
     values = np.array([1.0, 1.2, 0.9, 2.0, 0.3, 0.2, 1.5, 2.5, 2.2, 2.6, 1.9, 1.7])
     size = np.bincount(group_of)

@@ -14,7 +14,8 @@ from sklearn.metrics import roc_auc_score
 
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature
-from surefoot.deploy.detectors import (
+from surefoot.decisions.thresholds import choose_thresholds
+from surefoot.monitoring.detectors import (
     Detector,
     Ranked,
     Role,
@@ -26,12 +27,11 @@ from surefoot.deploy.detectors import (
     label_uncertainty,
     mean_change,
 )
-from surefoot.deploy.history import AlphaBudget, opened
-from surefoot.deploy.monitor import DIFFERENCE, SCALED, check_shift, fingerprint, novelty_name
-from surefoot.deploy.monitor import _estimated as estimated
-from surefoot.deploy.monitor_text import SHIFTED, TYPICAL_ERROR, monitor_document, monitor_verdict
-from surefoot.deploy.scores import scores_of
-from surefoot.deploy.thresholds import choose_thresholds
+from surefoot.monitoring.history import AlphaBudget, opened
+from surefoot.monitoring.monitor import DIFFERENCE, SCALED, check_shift, fingerprint, novelty_name
+from surefoot.monitoring.monitor import _estimated as estimated
+from surefoot.monitoring.monitor_text import SHIFTED, TYPICAL_ERROR, monitor_document, monitor_verdict
+from surefoot.monitoring.scores import scores_of
 from surefoot.report.monitor import monitor_table
 from tests.conftest import draw_many_labels, draw_one_label
 
@@ -115,7 +115,7 @@ def test_all_permutations_by_hand(monkeypatch):
     subsets = [list(each) for each in combinations(range(7), 3)]
     values = np.array([[column[each].sum() for column in columns] for each in subsets])
     exact = np.array([(values >= own - 1e-9).mean(axis=0) for own in values])
-    monkeypatch.setattr("surefoot.deploy.detectors.PERMUTATIONS", 9999)
+    monkeypatch.setattr("surefoot.monitoring.detectors.PERMUTATIONS", 9999)
     scores = higher("x", Ranked.of(reference, current))
     features = Detector("f", np.array([2.0, 0.0, 1.0, 3.0, 2.5, 3.5, 0.5])[:, None], Role.ADDED)
     change = Detector("c", np.array([1.0, 0.0, 3.0, 2.0, 4.0, 5.0, 1.5])[:, None], Role.ALONE, 0.25)
@@ -145,7 +145,7 @@ def test_larger_than_what_can_be_permuted_is_corrected_by_bonferroni(monkeypatch
     permuted = combine(
         [*higher("x", Ranked.of(a, b)), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05
     )
-    monkeypatch.setattr("surefoot.deploy.detectors.MOST_WORK", 1)
+    monkeypatch.setattr("surefoot.monitoring.detectors.MOST_WORK", 1)
     mean, tail, together = combine(
         [*higher("x", Ranked.of(a, b)), *kernel_distance("k", a[:, None], b[:, None])], 100, level=0.05
     )

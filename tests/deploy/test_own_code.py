@@ -15,9 +15,9 @@ import pytest
 import surefoot
 from surefoot import InputError
 from surefoot.deploy.make_bundle import chosen_method, write_bundle
-from surefoot.experiments.methods import METHODS
 from surefoot.io import sha256_of
-from surefoot.tasks.task import Split
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.tasks.task import Split
 from tests import warm
 from tests.cli.command import in_a_process
 from tests.cli.command import surefoot as surefoot_command
@@ -240,7 +240,7 @@ def test_training_in_a_folder_imports_nothing_from_it_that_python_has(tmp_path, 
         write_files(tmp_path, {f"{name}.py": MARK.format(str(tmp_path / "ran"))})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("surefoot.plugins._folders", {})
+    monkeypatch.setattr("surefoot.registry._folders", {})
     monkeypatch.setattr(subprocess, "Popen", warm.Popen.__base__)  # started from nothing
     surefoot_command("train", "toy/wave", "--set", "epochs=1", "--set", "network=mlp", "--workers", "1")
     assert not (tmp_path / "ran").exists()

@@ -17,13 +17,13 @@ import surefoot
 from surefoot import InputError, LabelKind
 from surefoot.deploy.export import export_bundle
 from surefoot.deploy.make_bundle import why_not
-from surefoot.experiments.methods import METHODS
-from surefoot.recipes.recipe import Recipe
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.tasks.manifest import load_task
+from surefoot.lab.tasks.task import Split
 from surefoot.serve.app import json_response
 from surefoot.serve.batching import Predictor
 from surefoot.serve.limits import RefusedError
-from surefoot.tasks.manifest import load_task
-from surefoot.tasks.task import Split
 from surefoot.text import CONTROLS
 from tests.cli.command import surefoot as command
 from tests.deploy.made import ran

@@ -10,8 +10,8 @@ from pyarrow import parquet
 
 import surefoot
 from surefoot import InputError, LabelKind, Predictions, fit_temperature, read_predictions, scan_predictions
-from surefoot.deploy import monitor as monitoring
-from surefoot.deploy.chunks import Keys, facts_of, first_rows
+from surefoot.decisions.chunks import Keys, facts_of, first_rows
+from surefoot.monitoring import monitor as monitoring
 from surefoot.predictions.files import to_list_table
 from tests.cli.command import surefoot as command
 from tests.conftest import draw_many_labels, draw_one_label
@@ -37,7 +37,7 @@ def drawn(n, seed, *, many=False, blur=1.0):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("surefoot.deploy.chunks.NUMBERS", 500)
+    monkeypatch.setattr("surefoot.decisions.chunks.NUMBERS", 500)
     monkeypatch.setattr("surefoot.predictions.readers.PART_BYTES", 2**12)
 
 
@@ -65,7 +65,7 @@ def shown(result):
 @pytest.mark.parametrize("most", [100_000, 1000], ids=["few rows", "many rows"])
 def test_the_monitor_reads_files_as_it_reads_predictions(sides, most, monkeypatch):
     """Of many rows without features, outputs and single labels."""
-    monkeypatch.setattr("surefoot.deploy.scores.MOST_PROBS", most)
+    monkeypatch.setattr("surefoot.monitoring.scores.MOST_PROBS", most)
     for module in ("detectors", "scores", "monitor"):
         monkeypatch.setattr(f"surefoot.deploy.{module}.MOST_ROWS", most)
     (reference, of_reference), (current, of_current) = sides

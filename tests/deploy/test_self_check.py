@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 import surefoot
 from surefoot import InputError
 from surefoot.deploy.make_bundle import chosen_method, write_bundle
-from surefoot.recipes.recipe import Recipe
+from surefoot.lab.recipes.recipe import Recipe
 from tests.deploy.made import ran
 
 POINTS = Recipe(network="mlp", width=8, epochs=2, learning_rate=0.05)

@@ -8,7 +8,7 @@ from mapie.classification import SplitConformalClassifier
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from surefoot import IGNORE, InputError, Predictions, fit_temperature, write_predictions
-from surefoot.deploy.sets import choose_sets, measure_sets
+from surefoot.decisions.sets import choose_sets, measure_sets
 from tests.cli.command import surefoot
 from tests.conftest import draw_many_labels, draw_one_label
 

@@ -12,16 +12,16 @@ from scipy.stats import binomtest
 
 import surefoot
 from surefoot import IGNORE, InputError, Predictions, fit_temperature
-from surefoot.deploy.chunks import confidences
-from surefoot.deploy.groups import split_rows
-from surefoot.deploy.learn_then_test import ErrorTest, _ranked_cuts, _start
-from surefoot.deploy.thresholds import (
+from surefoot.decisions.chunks import confidences
+from surefoot.decisions.groups import split_rows
+from surefoot.decisions.learn_then_test import ErrorTest, _ranked_cuts, _start
+from surefoot.decisions.thresholds import (
     Guarantee,
     Thresholds,
     Unreachable,
     choose_thresholds,
 )
-from surefoot.deploy.thresholds_file import load_thresholds, save_thresholds
+from surefoot.decisions.thresholds_file import load_thresholds, save_thresholds
 from surefoot.report.thresholds import thresholds_verdict
 from tests.conftest import draw_many_labels, draw_one_label
 

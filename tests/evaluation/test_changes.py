@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from surefoot import InputError, Predictions
-from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.evaluation.evaluate import paired_differences
-from surefoot.experiments.changes import changes
+from surefoot.lab.comparison.comparison import MethodRun, MethodRuns
+from surefoot.lab.experiments.changes import changes
 from surefoot.metrics import METRICS
 from tests.conftest import draw_one_label
 from tests.evaluation.counts import upper

@@ -6,13 +6,19 @@ import pytest
 from scipy import optimize, stats
 
 from surefoot import InputError, Predictions
-from surefoot.evaluation import compare as compared
-from surefoot.evaluation import differences
-from surefoot.evaluation.compare import BEST_T, HEADLINE, compare_runs
-from surefoot.evaluation.comparison import Difference, Mark, MethodRun, MethodRuns, RunScore, summary
 from surefoot.evaluation.evaluate import paired_differences
-from surefoot.intervals import UNKNOWN, StandardError, centred_interval, clopper_pearson, few_samples_factor
+from surefoot.lab.comparison import compare as compared
+from surefoot.lab.comparison import differences
+from surefoot.lab.comparison.compare import BEST_T, HEADLINE, compare_runs
+from surefoot.lab.comparison.comparison import Difference, Mark, MethodRun, MethodRuns, RunScore, summary
 from surefoot.metrics import METRICS, nll, nll_unclipped
+from surefoot.metrics.intervals import (
+    UNKNOWN,
+    StandardError,
+    centred_interval,
+    clopper_pearson,
+    few_samples_factor,
+)
 from tests.evaluation.counts import sure, upper
 
 SIDES = ("familiar", "unfamiliar")

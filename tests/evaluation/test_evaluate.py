@@ -8,8 +8,8 @@ import pytest
 from surefoot import IGNORE, InputError, Predictions, fit_calibration, fit_temperature
 from surefoot.evaluation import groups as groups_module
 from surefoot.evaluation.evaluate import evaluate, paired_differences
-from surefoot.intervals import clopper_pearson
 from surefoot.metrics import METRICS, ece, error_above_metric, nll
+from surefoot.metrics.intervals import clopper_pearson
 from surefoot.predictions.classes import reordered
 from surefoot.progress import Progress
 from tests.conftest import draw_many_labels, draw_one_label

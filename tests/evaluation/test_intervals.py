@@ -6,7 +6,7 @@ from scipy import stats
 from scipy.stats import binomtest
 
 from surefoot.evaluation.bootstrap import Draw
-from surefoot.intervals import (
+from surefoot.metrics.intervals import (
     UNKNOWN,
     Interval,
     Proportion,
@@ -130,5 +130,5 @@ def test_the_sign_flip_test_of_nothing():
 def test_signs_are_drawn_in_parts_where_there_are_many_groups(monkeypatch):
     totals = np.random.default_rng(0).normal(0.1, 1.0, 40)
     whole = sign_flip(totals, seed=5)
-    monkeypatch.setattr("surefoot.intervals.FLIPPED_AT_ONCE", 1000)
+    monkeypatch.setattr("surefoot.metrics.intervals.FLIPPED_AT_ONCE", 1000)
     assert sign_flip(totals, seed=5) == whole

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot import InputError
-from surefoot.evaluation.compare import comparison_from_scores
-from surefoot.evaluation.comparison import Mark, MethodRuns, RunScore, read_scores, scores_text
+from surefoot.lab.comparison.compare import comparison_from_scores
+from surefoot.lab.comparison.comparison import Mark, MethodRuns, RunScore, read_scores, scores_text
 
 GOLDEN = """\
 method,run,side,metric,value,k,n

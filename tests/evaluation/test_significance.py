@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from surefoot.evaluation.comparison import (
+from surefoot.lab.comparison.comparison import (
     Mark,
     MethodRuns,
     RunScore,

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from surefoot.errors import InputError
-from surefoot.experiments.experiment import (
+from surefoot.lab.experiments.experiment import (
     EXPERIMENTS,
     HEADLINES,
     OURS,
@@ -23,14 +23,14 @@ from surefoot.experiments.experiment import (
     read_experiment,
     write_experiment,
 )
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.paper import paper_value
-from surefoot.experiments.run import plans_for
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.paper import paper_value
+from surefoot.lab.experiments.run import plans_for
+from surefoot.lab.recipes.recipe import Recipe, Teachers
+from surefoot.lab.tasks import TASKS
+from surefoot.lab.variants import Bayesian, Distilled, HeldOut
 from surefoot.metrics import METRICS
-from surefoot.plugins import searched_folders
-from surefoot.recipes.recipe import Recipe, Teachers
-from surefoot.tasks import TASKS
-from surefoot.variants import Bayesian, Distilled, HeldOut
+from surefoot.registry import searched_folders
 
 RECIPE = Recipe(network="mlp", width=8, epochs=2)
 ONE = Experiment(name="one", parts=(Part(task="toy", recipe=RECIPE),))
@@ -145,7 +145,7 @@ def test_files_lie_relative_to_the_experiment_s(tmp_path, monkeypatch):
 
 def test_a_finished_run_finds_the_network_next_to_its_task(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("surefoot.plugins._folders", {})
+    monkeypatch.setattr("surefoot.registry._folders", {})
     (tmp_path / "run").mkdir()
     file = tmp_path / "run/experiment.toml"
     file.write_text(f'task = "{tmp_path}/there/task.toml"\n[recipe]\nnetwork = "own:build"\n')

@@ -12,19 +12,19 @@ from surefoot.calibrators import load_calibration, save_calibration
 from surefoot.calibrators.budget import fit_budget_temperature
 from surefoot.calibrators.temperature import fit_temperature
 from surefoot.errors import InputError
-from surefoot.experiments.methods import METHODS, Setup, held_out_networks, obstacle
-from surefoot.experiments.plan import plan_from, plan_of
-from surefoot.experiments.results import Reader
+from surefoot.lab.experiments.methods import METHODS, Setup, held_out_networks, obstacle
+from surefoot.lab.experiments.plan import plan_from, plan_of
+from surefoot.lab.experiments.results import Reader
+from surefoot.lab.recipes.recipe import Recipe, Teachers
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Split, Task
+from surefoot.lab.training.data import task_inputs
+from surefoot.lab.variants import Bayesian, Distilled, HeldOut
+from surefoot.lab.variants.build import TaskContext
+from surefoot.lab.workers.produce import complete, produce
 from surefoot.metrics import nll_unclipped
 from surefoot.predictions.labels import IGNORE, LabelKind
-from surefoot.recipes.recipe import Recipe, Teachers
-from surefoot.store.store import Store
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Split, Task
-from surefoot.training.data import task_inputs
-from surefoot.variants import Bayesian, Distilled, HeldOut
-from surefoot.variants.build import TaskContext
-from surefoot.workers.produce import complete, produce
 
 RECIPE = Recipe(network="mlp", width=8, epochs=2, learning_rate=0.05, batch=64)
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 
 from surefoot.errors import InputError
-from surefoot.experiments.methods import METHODS, Setup
-from surefoot.experiments.plan import plan_from, plan_of, replanned
+from surefoot.lab.experiments.methods import METHODS, Setup
+from surefoot.lab.experiments.plan import plan_from, plan_of, replanned
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.variants import Averaged, Bayesian, Distilled, HeldOut
 from surefoot.predictions.labels import LabelKind
-from surefoot.tasks.task import Split
-from surefoot.variants import Averaged, Bayesian, Distilled, HeldOut
 from tests.experiments.test_methods import RECIPE, small_task
 
 

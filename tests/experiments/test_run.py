@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from surefoot.errors import InputError
-from surefoot.experiments import run as runner
-from surefoot.experiments.changes import Opened, experiment_change
-from surefoot.experiments.experiment import Experiment, Part, read_experiment
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.plan import MethodPlan
-from surefoot.experiments.run import (
+from surefoot.lab.experiments import run as runner
+from surefoot.lab.experiments.changes import Opened, experiment_change
+from surefoot.lab.experiments.experiment import Experiment, Part, read_experiment
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.plan import MethodPlan
+from surefoot.lab.experiments.run import (
     open_folder,
     order_for,
     plans_for,
@@ -23,9 +23,9 @@ from surefoot.experiments.run import (
     undone,
     with_methods,
 )
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.store.store import Store
 from surefoot.metrics import METRICS
-from surefoot.recipes.recipe import Recipe
-from surefoot.store.store import Store
 from tests.report.studies import trained
 
 CHOSEN = ("single", "single-t", "ensemble", "novelty", "held-out-t")

@@ -14,7 +14,7 @@ from scipy.special import log_expit, log_softmax
 from scipy.stats import ttest_1samp
 
 from surefoot.errors import InputError
-from surefoot.experiments.search import (
+from surefoot.lab.experiments.search import (
     Candidate,
     Entry,
     RecipeSearch,
@@ -24,15 +24,15 @@ from surefoot.experiments.search import (
     paired_difference,
     read_candidates,
 )
+from surefoot.lab.recipes.recipe import Protocol, Recipe, Spec
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.letters import PER_GLYPH, load_letters
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.variants import read_recipe, variant_from
+from surefoot.lab.workers.jobs import Job, WorkOrder
+from surefoot.lab.workers.produce import open_context, produce
 from surefoot.predictions.predictions import Predictions
-from surefoot.recipes.recipe import Protocol, Recipe, Spec
-from surefoot.store.store import Store
-from surefoot.tasks import task_named
-from surefoot.tasks.letters import PER_GLYPH, load_letters
-from surefoot.tasks.task import Split
-from surefoot.variants import read_recipe, variant_from
-from surefoot.workers.jobs import Job, WorkOrder
-from surefoot.workers.produce import open_context, produce
 from tests.cli.command import in_a_process, started, surefoot
 from tests.small_images import write_task
 

@@ -46,8 +46,8 @@ def prepare(base):
         *sorted((ROOT / "examples").glob("*.toml")),
     ):
         shutil.copy(source, base / "experiments" / source.name)
-    from surefoot.experiments.experiment import experiment_named
-    from surefoot.experiments.run import resolved
+    from surefoot.lab.experiments.experiment import experiment_named
+    from surefoot.lab.experiments.run import resolved
 
     text = toml_text(resolved(experiment_named("quickstart")).as_dict())
     (base / "experiments" / "quickstart.toml").write_text(text)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from surefoot import InputError
-from surefoot.images.cache import decode_images, decode_readable_images, default_cache, read_pixels
-from surefoot.images.decode import UNREADABLE, Fit, Size, TooManyPixelsError, decode
+from surefoot.lab.images.cache import decode_images, decode_readable_images, default_cache, read_pixels
+from surefoot.lab.images.decode import UNREADABLE, Fit, Size, TooManyPixelsError, decode
 from tests import warm
 
 RED, GREEN, WHITE = (200, 30, 40), (20, 160, 60), (255, 255, 255)
@@ -344,7 +344,7 @@ def test_damage_is_an_error_that_we_know(noise, at):
 
 def test_two_processes_at_once(folder):
     code = (
-        "import sys; from pathlib import Path; from surefoot.images.cache import *; from surefoot.images.decode import *\n"
+        "import sys; from pathlib import Path; from surefoot.lab.images.cache import *; from surefoot.lab.images.decode import *\n"
         "d = decode_images(sys.argv[2:], Size(24), cache=Path(sys.argv[1])); print(int(d.buffer.sum()))"
     )
     running = [warm.Process(code, [folder / "cache", *files_of(folder)]) for _ in range(3)]

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot import IGNORE, Predictions, metrics
-from surefoot.intervals import clopper_pearson
 from surefoot.metrics import METRICS
+from surefoot.metrics.intervals import clopper_pearson
 from tests.conftest import draw_one_label
 
 

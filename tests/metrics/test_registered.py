@@ -8,14 +8,14 @@ import pytest
 
 from surefoot import InputError, evaluate, fit_temperature, scan_predictions, write_predictions
 from surefoot.evaluation.bootstrap import Draw, resampled
-from surefoot.evaluation.compare import compare_runs
-from surefoot.evaluation.comparison import MethodRun, MethodRuns
+from surefoot.lab.comparison.compare import compare_runs
+from surefoot.lab.comparison.comparison import MethodRun, MethodRuns
+from surefoot.lab.tasks.task import Split
 from surefoot.metrics import METRICS, ROOT, Metric
 from surefoot.metrics.selective import grows_with_errors
 from surefoot.predictions.labels import LabelKind
 from surefoot.report.evaluation import write_report
 from surefoot.report.evaluation_tables import Summary
-from surefoot.tasks.task import Split
 from tests.cli.command import surefoot
 from tests.conftest import draw_many_labels, draw_one_label
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from surefoot.networks.backbones import build_network
+from surefoot.lab.networks.backbones import build_network
 
 
 def seeded(seed=0):

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from surefoot import InputError
-from surefoot.networks.backbones import BACKBONES, build_network
-from surefoot.networks.heads import HEADS
-from surefoot.networks.network import Network, describe
+from surefoot.lab.networks.backbones import BACKBONES, build_network
+from surefoot.lab.networks.heads import HEADS
+from surefoot.lab.networks.network import Network, describe
 from tests.networks.conftest import seeded, small
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from surefoot import InputError
-from surefoot.networks.architectures import resnet18
-from surefoot.networks.backbones import build_network
-from surefoot.networks.network import Network
-from surefoot.networks.weights import load_weights
+from surefoot.lab.networks.architectures import resnet18
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.networks.network import Network
+from surefoot.lab.networks.weights import load_weights
 from tests.networks.conftest import seeded
 
 
@@ -168,7 +168,7 @@ def with_features(*, classes, width=6):
 
 
 def one_of_ours(classes):
-    from surefoot.networks.heads import LinearHead
+    from surefoot.lab.networks.heads import LinearHead
 
     return resnet18(lambda width: LinearHead(width, classes))
 
@@ -204,7 +204,7 @@ def test_a_user_s_network_has_features_where_the_user_wrote_them():
     network = build_network(f"{HERE}:plain", 4, generator=seeded())
     for use in (lambda: network.features(torch.zeros(2, 12)), lambda: network.head, lambda: network.width):
         with pytest.raises(
-            InputError, match=rf"'{HERE}:plain' gives logits only; .* returns a surefoot.networks"
+            InputError, match=rf"'{HERE}:plain' gives logits only; .* returns a surefoot.lab.networks"
         ):
             use()
 

@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from surefoot.networks import heads
-from surefoot.networks.heads import HEADS, GaussianHead, LinearHead, add_noise
+from surefoot.lab.networks import heads
+from surefoot.lab.networks.heads import HEADS, GaussianHead, LinearHead, add_noise
 from tests.networks.conftest import seeded, small
 
 SAMPLES = 40_000

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from surefoot.networks.architectures import DenseNet
-from surefoot.networks.backbones import build_network
-from surefoot.networks.heads import LinearHead
-from surefoot.networks.network import sampling_dropout
+from surefoot.lab.networks.architectures import DenseNet
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.networks.heads import LinearHead
+from surefoot.lab.networks.network import sampling_dropout
 from tests.networks.conftest import seeded, small
 
 

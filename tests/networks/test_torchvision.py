@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from surefoot.networks.backbones import build_network
-from surefoot.networks.network import describe
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.networks.network import describe
 from tests.networks.reference_outputs import NAMES, outputs
 
 HERE = Path(__file__).parent

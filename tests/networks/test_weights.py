@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from surefoot import InputError
-from surefoot.networks.backbones import build_network
-from surefoot.networks.weights import Mismatch, load_weights, read_weights
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.networks.weights import Mismatch, load_weights, read_weights
 from tests.networks.conftest import seeded, small
 
 
@@ -232,7 +232,7 @@ def test_code_in_a_file_is_refused_and_never_run(tmp_path, as_zip):
 def test_a_whole_pickled_network_is_refused(tmp_path):
     path = tmp_path / "whole.pth"
     torch.save(small(), path)
-    with pytest.raises(InputError, match=r"holds surefoot.networks.architectures.Perceptron, and code"):
+    with pytest.raises(InputError, match=r"holds surefoot.lab.networks.architectures.Perceptron, and code"):
         load_weights(small(), path)
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from surefoot.networks.backbones import build_network
-from surefoot.training.data import Points, images_from
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.training.data import Points, images_from
 
 
 def generator(seed=0):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from surefoot import InputError, LabelKind
-from surefoot.networks.backbones import build_network
-from surefoot.novelty import STEP, log_score, novelty_scores, odin, stepped
-from surefoot.training.data import Images, images_from
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.novelty import STEP, log_score, novelty_scores, odin, stepped
+from surefoot.lab.training.data import Images, images_from
 from tests.novelty.samples import images, perceptron, points, residual, views_of
 
 CPU = torch.device("cpu")

@@ -12,9 +12,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from surefoot import InputError, LabelKind
-from surefoot import novelty as knn
-from surefoot.networks.external import UserNetwork
-from surefoot.novelty import (
+from surefoot.lab import novelty as knn
+from surefoot.lab.networks.external import UserNetwork
+from surefoot.lab.novelty import (
     NOVELTY_SCORES,
     distances_within,
     energy,
@@ -23,8 +23,8 @@ from surefoot.novelty import (
     novelty_scores,
     odin,
 )
+from surefoot.lab.training.predict import predict
 from surefoot.predictions.novelty import Scale, auroc, fit_scale
-from surefoot.training.predict import predict
 from tests.novelty.samples import perceptron, points, views_of
 
 CPU = torch.device("cpu")

@@ -205,7 +205,7 @@ def test_refuses(case):
 @pytest.mark.parametrize("members", [2, 7, 32])
 def test_averages_are_those_of_torch_whatever_is_read_at_a_time(members, kind, monkeypatch):
     torch = pytest.importorskip("torch")
-    from surefoot.training.average import average_members
+    from surefoot.lab.training.average import average_members
 
     logits = torch.randn(members, 901, 11, generator=torch.Generator().manual_seed(members))
     expected = average_members(logits.double(), kind)

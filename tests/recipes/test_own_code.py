@@ -9,9 +9,9 @@ import pytest
 
 from surefoot import InputError
 from surefoot.deploy.own_code import BundledSource, own_code_of
-from surefoot.recipes.own_code import code_of, with_code
-from surefoot.recipes.recipe import Recipe, Teachers
-from surefoot.variants import Distilled, recipe_from
+from surefoot.lab.recipes.own_code import code_of, with_code
+from surefoot.lab.recipes.recipe import Recipe, Teachers
+from surefoot.lab.variants import Distilled, recipe_from
 
 FILES = {
     "mine/__init__.py": "'''Networks.'''\n",

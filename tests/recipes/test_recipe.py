@@ -6,8 +6,8 @@ import math
 import pytest
 
 from surefoot.errors import InputError
-from surefoot.recipes.recipe import Protocol, Recipe, Spec, Teachers, non_default_values, write_recipe
-from surefoot.variants import Distilled, read_recipe, recipe_from
+from surefoot.lab.recipes.recipe import Protocol, Recipe, Spec, Teachers, non_default_values, write_recipe
+from surefoot.lab.variants import Distilled, read_recipe, recipe_from
 
 REFUSED = {
     "protocol": ("both", "protocol is 'both'; allowed: paper, holdout, search"),

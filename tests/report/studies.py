@@ -5,19 +5,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from surefoot.evaluation.compare import tabulate
-from surefoot.evaluation.comparison import Comparison, Difference, MethodRun, MethodRuns, RunScore
-from surefoot.experiments.experiment import Experiment, Part
-from surefoot.experiments.methods import METHODS, Setup
-from surefoot.experiments.plan import Plan, plan_of
-from surefoot.experiments.run import PartStudy, study
+from surefoot.lab.comparison.compare import tabulate
+from surefoot.lab.comparison.comparison import Comparison, Difference, MethodRun, MethodRuns, RunScore
+from surefoot.lab.experiments.experiment import Experiment, Part
+from surefoot.lab.experiments.methods import METHODS, Setup
+from surefoot.lab.experiments.plan import Plan, plan_of
+from surefoot.lab.experiments.run import PartStudy, study
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.training.data import task_inputs
+from surefoot.lab.variants.build import TaskContext
+from surefoot.lab.workers.produce import complete, produce
 from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
-from surefoot.store.store import Store
-from surefoot.tasks.task import Split
-from surefoot.training.data import task_inputs
-from surefoot.variants.build import TaskContext
-from surefoot.workers.produce import complete, produce
 from tests.conftest import draw_one_label
 from tests.experiments.test_methods import RECIPE, small_task
 

@@ -18,8 +18,8 @@ from scipy.stats import binomtest
 
 from surefoot import Predictions
 from surefoot.calibrators.temperature import MemberTemperatures, Temperature
-from surefoot.evaluation.compare import tabulate
-from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
+from surefoot.lab.comparison.compare import tabulate
+from surefoot.lab.comparison.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
 from surefoot.metrics import METRICS, e99, nll
 from surefoot.plots.curves import nll_by_temperature, reliability
 from surefoot.predictions.labels import LabelKind

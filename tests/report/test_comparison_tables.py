@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from surefoot import InputError, Predictions
-from surefoot.evaluation.compare import compare_runs, comparison_from_scores
-from surefoot.evaluation.comparison import MethodRun, MethodRuns, RunScore
+from surefoot.lab.comparison.compare import compare_runs, comparison_from_scores
+from surefoot.lab.comparison.comparison import MethodRun, MethodRuns, RunScore
 from surefoot.metrics import METRICS
 from surefoot.report.study_tables import (
     HEADER,

@@ -1,6 +1,6 @@
 import pytest
 
-from surefoot.experiments.paper import (
+from surefoot.lab.experiments.paper import (
     STUDENTS,
     _complete,
     _entropies,

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from surefoot.evaluation.comparison import Difference
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.paper import NOT_IN_PAPER, PAIRS, QUESTIONS
-from surefoot.intervals import StandardError
+from surefoot.lab.comparison.comparison import Difference
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.paper import NOT_IN_PAPER, PAIRS, QUESTIONS
+from surefoot.metrics.intervals import StandardError
 from surefoot.report.study_part import table_context
 from surefoot.report.study_questions import answer, pairs_csv, question_tables
 from tests.report.studies import Row, by_hand

@@ -14,17 +14,17 @@ from scipy import stats
 
 from surefoot import InputError
 from surefoot.calibrators import load_calibration
-from surefoot.evaluation.comparison import MethodRun
-from surefoot.experiments.run import Study, open_folder
-from surefoot.experiments.workflow import load_study
+from surefoot.lab.comparison.comparison import MethodRun
+from surefoot.lab.experiments.run import Study, open_folder
+from surefoot.lab.experiments.workflow import load_study
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Samples, Split, Task
 from surefoot.predictions.labels import LabelKind
 from surefoot.report import study as study_page
 from surefoot.report import study_figures, study_gallery
 from surefoot.report.study_figures import drawable_methods, e99_picture, part_figures
 from surefoot.report.study_gallery import part_gallery
 from surefoot.report.study_part import mean_score, subgroups
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Samples, Split, Task
 from tests.browser import CHROMIUM
 from tests.conftest import draw_one_label
 from tests.report.studies import (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot.cli.terminal import print_tables
-from surefoot.evaluation.comparison import read_scores
-from surefoot.experiments.run import Study
+from surefoot.lab.comparison.comparison import read_scores
+from surefoot.lab.experiments.run import Study
 from surefoot.report.study import write_part_tables
 from surefoot.report.study_part import part_names, part_reports
 from surefoot.report.study_tables import safe_name

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot import Predictions
-from surefoot.evaluation.comparison import Mark, MethodRun
-from surefoot.experiments.experiment import EXPERIMENTS
-from surefoot.experiments.methods import METHODS
+from surefoot.lab.comparison.comparison import Mark, MethodRun
+from surefoot.lab.experiments.experiment import EXPERIMENTS
+from surefoot.lab.experiments.methods import METHODS
 from surefoot.report import study_verdict as choices
 from surefoot.report.study_part import PartReport
 from surefoot.report.study_verdict import brief_tables, brief_verdict, choice_of

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from surefoot import InputError, Predictions
-from surefoot.evaluation.comparison import MethodRun, MethodRuns
+from surefoot.lab.comparison.comparison import MethodRun, MethodRuns
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.tasks.toy import GRID, TOYS, load_toy
+from surefoot.lab.tasks.toy import test_grid as grid_points
 from surefoot.metrics import nll
 from surefoot.report import study_panels as toys
-from surefoot.tasks.task import Split
-from surefoot.tasks.toy import GRID, TOYS, load_toy
-from surefoot.tasks.toy import test_grid as grid_points
 
 TESTS = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 

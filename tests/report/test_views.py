@@ -19,10 +19,17 @@ from surefoot import (
     monitor,
 )
 from surefoot.calibrators import Calibration, load_calibration, save_calibration
-from surefoot.evaluation.comparison import Difference
-from surefoot.experiments.changes import Change, ExperimentChange, MethodChange, Opened, Setting, TaskChange
-from surefoot.experiments.experiment import Experiment, Part
-from surefoot.experiments.run import Study
+from surefoot.lab.comparison.comparison import Difference
+from surefoot.lab.experiments.changes import (
+    Change,
+    ExperimentChange,
+    MethodChange,
+    Opened,
+    Setting,
+    TaskChange,
+)
+from surefoot.lab.experiments.experiment import Experiment, Part
+from surefoot.lab.experiments.run import Study
 from surefoot.metrics import METRICS
 from surefoot.predictions.labels import LabelKind
 from tests.conftest import draw_many_labels, draw_one_label

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import surefoot
+from surefoot.decisions.decision import Rule
 from surefoot.deploy.bundle import Preprocessing
-from surefoot.deploy.decision import Rule
-from surefoot.images.decode import refusing_bombs
+from surefoot.lab.images.decode import refusing_bombs
 from surefoot.serve import app
 from surefoot.serve.app import Metrics, Page
 from surefoot.serve.batching import Predictor

@@ -10,14 +10,14 @@ import torch
 import surefoot
 from surefoot import read_predictions
 from surefoot.deploy.features import projected
-from surefoot.experiments.methods import METHODS
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.training.data import task_inputs
+from surefoot.lab.training.predict import network_features, predict
+from surefoot.lab.variants.build import TaskContext
 from surefoot.serve.limits import Watch
 from surefoot.serve.window import ShiftWindow
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Split
-from surefoot.training.data import task_inputs
-from surefoot.training.predict import network_features, predict
-from surefoot.variants.build import TaskContext
 from tests.cli.command import surefoot as command
 from tests.deploy.made import RECIPE
 from tests.serve.made import METHOD

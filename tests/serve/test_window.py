@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import surefoot
 from surefoot import InputError
-from surefoot.deploy.monitor_text import monitor_verdict
-from surefoot.experiments.methods import METHODS
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.tasks.task import Split
+from surefoot.monitoring.monitor_text import monitor_verdict
 from surefoot.predictions.predictions import concatenated
 from surefoot.serve.limits import Watch
 from surefoot.serve.window import ShiftWindow
-from surefoot.tasks.task import Split
 from tests.serve.made import METHOD, PATIENCE, json_of, picture, served
 
 ROWS = 40

@@ -2,7 +2,7 @@
 
 import pytest
 
-from surefoot.store.store import Store
+from surefoot.lab.store.store import Store
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import torch
 
-from surefoot.recipes.recipe import Recipe, Spec
-from surefoot.store.draft import Checkpoint
-from surefoot.tasks.task import Split
+from surefoot.lab.recipes.recipe import Recipe, Spec
+from surefoot.lab.store.draft import Checkpoint
+from surefoot.lab.tasks.task import Split
 from tests.conftest import draw_one_label
 
 SPEC = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 3)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from surefoot.errors import InputError
-from surefoot.store.files import State
-from surefoot.store.store import Store
-from surefoot.tasks.task import Split
+from surefoot.lab.store.files import State
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks.task import Split
 from tests.store.made import OTHER, SPEC, make
 
 SCORES = {"scores": np.linspace(0, 1, 7), "file": np.array(["a", "é"]), "step.1": np.int64(3) * np.ones(())}

@@ -10,8 +10,8 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from surefoot.errors import InputError
-from surefoot.store.remote import Remote, is_url
-from surefoot.store.store import Store
+from surefoot.lab.store.remote import Remote, is_url
+from surefoot.lab.store.store import Store
 from tests import warm
 from tests.store.made import OTHER, SPEC, make
 
@@ -108,8 +108,8 @@ def test_the_first_to_be_done_stays(remote, made, tmp_path):
 KILLED = """
 import os, sys
 from pathlib import Path
-from surefoot.store.store import Store
-from surefoot.store.remote import Remote
+from surefoot.lab.store.store import Store
+from surefoot.lab.store.remote import Remote
 from tests.store.made import SPEC
 class Mortal(Remote):
     files = 0

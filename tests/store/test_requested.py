@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surefoot.errors import InputError
-from surefoot.recipes.recipe import Recipe
-from surefoot.store.files import State
-from surefoot.store.store import Store
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.store.files import State
+from surefoot.lab.store.store import Store
 from tests.store.made import OTHER, SPEC, make
 
 ORDER = [replace(SPEC, seed=seed) for seed in (11, 0, 3)]

@@ -10,9 +10,9 @@ import torch
 
 from surefoot.errors import InputError
 from surefoot.io import ClaimedError
-from surefoot.store.files import State
-from surefoot.store.store import Store
-from surefoot.tasks.task import Split
+from surefoot.lab.store.files import State
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks.task import Split
 from tests import warm
 from tests.conftest import draw_one_label
 from tests.store.made import OTHER, SPEC, checkpoint, make
@@ -141,8 +141,8 @@ def test_a_mistake_later_keeps_what_was_made(store):
 HOLD = """
 import json, sys, time
 from pathlib import Path
-from surefoot.recipes.recipe import Recipe, Spec
-from surefoot.store.store import Store
+from surefoot.lab.recipes.recipe import Recipe, Spec
+from surefoot.lab.store.store import Store
 spec = Spec("toy/wave", "0" * 64, Recipe(network="mlp", width=16), 3)
 with Store(Path(sys.argv[1])).claim(spec):
     print("held", flush=True)
@@ -201,8 +201,8 @@ FILL = """
 import resource, sys
 from pathlib import Path
 from surefoot.errors import InputError
-from surefoot.store.store import Store
-from surefoot.tasks.task import Split
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks.task import Split
 from tests.conftest import draw_one_label
 from tests.store.made import OTHER, checkpoint
 if sys.argv[2] == "limit":

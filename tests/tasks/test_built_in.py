@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError
-from surefoot.tasks import TASKS, Split, task_named
-from surefoot.tasks.letters import (
+from surefoot.lab.tasks import TASKS, Split, task_named
+from surefoot.lab.tasks.letters import (
     CLASS_NAMES,
     FAMILIAR_FACES,
     UNFAMILIAR_FACES,
     UNLABELLED_FACES,
     load_letters,
 )
-from surefoot.tasks.toy import GRID, TOYS, load_toy
-from surefoot.tasks.toy import test_grid as grid_of_points
+from surefoot.lab.tasks.toy import GRID, TOYS, load_toy
+from surefoot.lab.tasks.toy import test_grid as grid_of_points
 
 TESTED = (Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
 

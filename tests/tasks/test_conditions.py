@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surefoot import InputError
-from surefoot.tasks.description import parse_conditions, rows_where
+from surefoot.lab.tasks.description import parse_conditions, rows_where
 
 TABLE = pa.table(
     {

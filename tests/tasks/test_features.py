@@ -15,10 +15,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from surefoot import InputError
-from surefoot.tasks.check import inspect, near_rows, usual_distance
-from surefoot.tasks.features import Encoding, RawColumns, encoding_from, read_features
-from surefoot.tasks.manifest import load_task, write_resolved
-from surefoot.tasks.task import Split
+from surefoot.lab.tasks.check import inspect, near_rows, usual_distance
+from surefoot.lab.tasks.features import Encoding, RawColumns, encoding_from, read_features
+from surefoot.lab.tasks.manifest import load_task, write_resolved
+from surefoot.lab.tasks.task import Split
 from tests.tasks.trees import description
 
 TRAIN, UNFAMILIAR, UNLABELLED = Split.TRAIN, Split.TEST_UNFAMILIAR, Split.UNLABELLED

@@ -10,14 +10,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from surefoot import IGNORE, InputError, LabelKind
-from surefoot.images.decode import Size
-from surefoot.tasks.alike import NEAR, difference_hash, linked, near_pairs
-from surefoot.tasks.check import attribute_counts, inspect, label_counts
-from surefoot.tasks.contact_sheet import CELL, GREY, LEFT, PER_SIDE, STEP, TOP, write_contact_sheet
-from surefoot.tasks.letters import load_letters
-from surefoot.tasks.manifest import load_task
-from surefoot.tasks.task import Samples, Split, Task, decode_readable_task, decode_task
-from surefoot.tasks.toy import load_toy
+from surefoot.lab.images.decode import Size
+from surefoot.lab.tasks.alike import NEAR, difference_hash, linked, near_pairs
+from surefoot.lab.tasks.check import attribute_counts, inspect, label_counts
+from surefoot.lab.tasks.contact_sheet import CELL, GREY, LEFT, PER_SIDE, STEP, TOP, write_contact_sheet
+from surefoot.lab.tasks.letters import load_letters
+from surefoot.lab.tasks.manifest import load_task
+from surefoot.lab.tasks.task import Samples, Split, Task, decode_readable_task, decode_task
+from surefoot.lab.tasks.toy import load_toy
 from tests.tasks.trees import FACES, description, faces, picture, table
 
 TRAIN, VAL, FAMILIAR, UNFAMILIAR = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR

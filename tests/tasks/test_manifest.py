@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surefoot import IGNORE, InputError, LabelKind
-from surefoot.tasks.description import ByShare, Repeated, read_description
-from surefoot.tasks.manifest import load_task, write_resolved
-from surefoot.tasks.objects import CLASS_NAMES, load_objects
-from surefoot.tasks.task import Split
-from surefoot.tasks.toy import load_toy
+from surefoot.lab.tasks.description import ByShare, Repeated, read_description
+from surefoot.lab.tasks.manifest import load_task, write_resolved
+from surefoot.lab.tasks.objects import CLASS_NAMES, load_objects
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.tasks.toy import load_toy
 from tests.tasks.trees import FACES, coco_tree, description, faces, picture, table, voc_tree
 
 ROOT = Path(__file__).parents[2]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError, LabelKind
-from surefoot.tasks.animals import load_animals, read_synsets, subclasses
-from surefoot.tasks.cat_dog import load_cat_dog
-from surefoot.tasks.gender import load_gender
-from surefoot.tasks.objects import CLASS_NAMES, load_objects
-from surefoot.tasks.task import Split, shuffled
+from surefoot.lab.tasks.animals import load_animals, read_synsets, subclasses
+from surefoot.lab.tasks.cat_dog import load_cat_dog
+from surefoot.lab.tasks.gender import load_gender
+from surefoot.lab.tasks.objects import CLASS_NAMES, load_objects
+from surefoot.lab.tasks.task import Split, shuffled
 from tests.tasks.trees import coco_tree, imagenet_tree, lfw_tree, pets_tree, picture, voc_tree
 
 TRAIN, VAL, FAMILIAR, UNFAMILIAR = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.tasks.split import MOST_LABELS, balance_labels, partition
-from surefoot.tasks.task import Split, shuffled
+from surefoot.lab.tasks.split import MOST_LABELS, balance_labels, partition
+from surefoot.lab.tasks.task import Split, shuffled
 
 TRAIN, VAL, TEST = Split.TRAIN, Split.VAL, Split.TEST_FAMILIAR
 share_maps = st.tuples(st.floats(0.05, 0.45), st.floats(0.05, 0.45)).map(

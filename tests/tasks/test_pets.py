@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from surefoot.tasks import Split, task_named
-from surefoot.tasks.pets import FILE
+from surefoot.lab.tasks import Split, task_named
+from surefoot.lab.tasks.pets import FILE
 
 
 @pytest.fixture(scope="module")

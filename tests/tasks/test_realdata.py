@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.images.cache import decode_images
-from surefoot.images.decode import Size
-from surefoot.tasks import Split, task_named
-from surefoot.tasks.check import inspect
-from surefoot.tasks.task import decode_task
+from surefoot.lab.images.cache import decode_images
+from surefoot.lab.images.decode import Size
+from surefoot.lab.tasks import Split, task_named
+from surefoot.lab.tasks.check import inspect
+from surefoot.lab.tasks.task import decode_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKS = Path(os.environ.get("SUREFOOT_DATA", "no such folder"))

@@ -4,20 +4,19 @@ import sys
 
 import pytest
 
-from surefoot import InputError, plugins
-from surefoot.plugins import load_plugins, loaded_plugins
-from surefoot.registry import Registry
-from surefoot.store.store import Store
-from surefoot.tasks import TASKS, TaskEntry, task_named
-from surefoot.workers.local import execute
+from surefoot import InputError
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import TASKS, TaskEntry, task_named
+from surefoot.lab.workers.local import execute
+from surefoot.registry import Registry, load_plugins, loaded_plugins
 from tests.cli.command import in_a_process, surefoot
 from tests.workers.orders import order, specs
 
 MODULE = """
 from dataclasses import replace
 from surefoot import register
-from surefoot.tasks import TaskEntry
-from surefoot.tasks.toy import load_toy
+from surefoot.lab.tasks import TaskEntry
+from surefoot.lab.tasks.toy import load_toy
 
 def load(root, variant):
     return replace(load_toy("rings", seed=int(variant)), name=f"outside/{variant}")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from surefoot import IGNORE, InputError, LabelKind
-from surefoot.tasks.task import (
+from surefoot.lab.tasks.task import (
     ImageFiles,
     Samples,
     Split,

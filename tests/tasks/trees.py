@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from scipy.io import savemat
 
-from surefoot.tasks.objects import COCO_NAMES
+from surefoot.lab.tasks.objects import COCO_NAMES
 
 
 def picture(path, seed=None):

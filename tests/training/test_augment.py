@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageFilter
 
-from surefoot.training import augment
-from surefoot.training.augment import (
+from surefoot.lab.training import augment
+from surefoot.lab.training.augment import (
     ASPECT,
     DRAWS,
     MEAN,
@@ -24,7 +24,7 @@ from surefoot.training.augment import (
     resample,
     rotate,
 )
-from surefoot.training.data import Points, images_from
+from surefoot.lab.training.data import Points, images_from
 
 ANGLE, BRIGHTNESS, CONTRAST, SATURATION, GREYSCALE, BLURRED, BLUR, ERASED = range(DRAWS, DRAWS + 8)
 

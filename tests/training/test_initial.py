@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from surefoot.errors import InputError
-from surefoot.networks.backbones import build_network
-from surefoot.recipes.recipe import Recipe
-from surefoot.tasks.letters import PER_GLYPH, load_letters
-from surefoot.tasks.task import Split
-from surefoot.training.data import Images, Points
-from surefoot.training.initial import initial_network, mixed, refresh_statistics
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.tasks.letters import PER_GLYPH, load_letters
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.training.data import Images, Points
+from surefoot.lab.training.initial import initial_network, mixed, refresh_statistics
 
 HERE = __name__
 VIEW = 12

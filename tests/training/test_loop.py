@@ -7,8 +7,8 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from surefoot.training.data import images_from
-from surefoot.training.loop import FreshViews, Unlabelled, epoch_batches
+from surefoot.lab.training.data import images_from
+from surefoot.lab.training.loop import FreshViews, Unlabelled, epoch_batches
 
 
 def order(seed=0):

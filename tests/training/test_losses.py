@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit, log_expit, log_softmax, logsumexp, softmax
 
-from surefoot.predictions.labels import IGNORE, LabelKind
-from surefoot.training.losses import (
+from surefoot.lab.training.losses import (
     Distillation,
     NoisyClassification,
     classification_loss,
     distillation_loss,
     sampled_loss,
 )
+from surefoot.predictions.labels import IGNORE, LabelKind
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
 

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.training.data import Points, generator
+from surefoot.lab.training.loop import AVERAGE_WARM_UP, Hooks, StoppedError, epoch_batches, train
+from surefoot.lab.training.losses import Classification, classification_loss, sampled_loss
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.recipe import Recipe
 from surefoot.runtime import derive_seed
-from surefoot.training.data import Points, generator
-from surefoot.training.loop import AVERAGE_WARM_UP, Hooks, StoppedError, epoch_batches, train
-from surefoot.training.losses import Classification, classification_loss, sampled_loss
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
 CPU = torch.device("cpu")

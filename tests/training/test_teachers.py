@@ -9,20 +9,20 @@ from safetensors.torch import load_file
 from scipy.special import expit, softmax
 
 from surefoot.errors import InputError
-from surefoot.networks.backbones import build_network
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.recipes.recipe import Recipe, Spec, Teachers
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks.task import Samples, Split, Task
+from surefoot.lab.training import data as batches
+from surefoot.lab.training import teachers as module
+from surefoot.lab.training.data import images_from, joined, task_inputs
+from surefoot.lab.training.loop import StoppedError, Unlabelled, epoch_batches, train
+from surefoot.lab.training.losses import Classification
+from surefoot.lab.training.teachers import SharedViews, TeacherCache, TeacherEnsemble
+from surefoot.lab.variants import Distilled
+from surefoot.lab.variants.build import Build, Listener, TaskContext
+from surefoot.lab.workers.produce import produce
 from surefoot.predictions.labels import IGNORE, LabelKind
-from surefoot.recipes.recipe import Recipe, Spec, Teachers
-from surefoot.store.store import Store
-from surefoot.tasks.task import Samples, Split, Task
-from surefoot.training import data as batches
-from surefoot.training import teachers as module
-from surefoot.training.data import images_from, joined, task_inputs
-from surefoot.training.loop import StoppedError, Unlabelled, epoch_batches, train
-from surefoot.training.losses import Classification
-from surefoot.training.teachers import SharedViews, TeacherCache, TeacherEnsemble
-from surefoot.variants import Distilled
-from surefoot.variants.build import Build, Listener, TaskContext
-from surefoot.workers.produce import produce
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
 CPU = torch.device("cpu")

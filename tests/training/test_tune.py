@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from surefoot.errors import InputError
-from surefoot.recipes.recipe import Recipe
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Split
-from surefoot.training.data import task_inputs
-from surefoot.training.tune import (
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.training.data import task_inputs
+from surefoot.lab.training.tune import (
     LADDER,
     RATES,
     Trial,

@@ -9,13 +9,13 @@ from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
 from surefoot import InputError, LabelKind
-from surefoot.recipes.recipe import Recipe
-from surefoot.tasks.features import Category, Encoding, Number, Vector
-from surefoot.tasks.task import Samples, Split, Task
-from surefoot.training.data import FeatureLayout, Points, task_inputs
-from surefoot.training.initial import initial_network
-from surefoot.training.loop import train
-from surefoot.training.losses import Classification
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.tasks.features import Category, Encoding, Number, Vector
+from surefoot.lab.tasks.task import Samples, Split, Task
+from surefoot.lab.training.data import FeatureLayout, Points, task_inputs
+from surefoot.lab.training.initial import initial_network
+from surefoot.lab.training.loop import train
+from surefoot.lab.training.losses import Classification
 
 CPU = torch.device("cpu")
 ENCODING = Encoding((Number("age", 40.0, 9.0, False), Category("ward", ("a", "b")), Vector("e", 2)))

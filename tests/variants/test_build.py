@@ -8,14 +8,14 @@ import torch
 from safetensors.torch import load_file
 
 from surefoot.errors import InputError
-from surefoot.recipes.recipe import Protocol, Recipe, Spec, Teachers
-from surefoot.store.store import Store
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Split, Task
-from surefoot.training.data import task_inputs
-from surefoot.variants import Averaged, Bayesian, Distilled, HeldOut
-from surefoot.variants.build import TaskContext, phases
-from surefoot.workers.produce import produce
+from surefoot.lab.recipes.recipe import Protocol, Recipe, Spec, Teachers
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Split, Task
+from surefoot.lab.training.data import task_inputs
+from surefoot.lab.variants import Averaged, Bayesian, Distilled, HeldOut
+from surefoot.lab.variants.build import TaskContext, phases
+from surefoot.lab.workers.produce import produce
 from tests.small_images import write_task
 
 CPU = torch.device("cpu")

@@ -13,15 +13,15 @@ from torch.nn import functional as F
 
 from surefoot.calibrators.temperature import fit_temperature
 from surefoot.errors import InputError
+from surefoot.lab.recipes.recipe import Recipe, Spec, Teachers
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.training.data import Points, generator
+from surefoot.lab.training.loop import StoppedError, Unlabelled, batch_sizes, epoch_batches, train
+from surefoot.lab.training.losses import Distillation
+from surefoot.lab.training.teachers import teacher_targets
+from surefoot.lab.variants import Distilled
+from surefoot.lab.variants.build import Listener
 from surefoot.predictions.labels import IGNORE, LabelKind
-from surefoot.recipes.recipe import Recipe, Spec, Teachers
-from surefoot.tasks.task import Split
-from surefoot.training.data import Points, generator
-from surefoot.training.loop import StoppedError, Unlabelled, batch_sizes, epoch_batches, train
-from surefoot.training.losses import Distillation
-from surefoot.training.teachers import teacher_targets
-from surefoot.variants import Distilled
-from surefoot.variants.build import Listener
 from tests.training.test_teachers import COUNTS, RECIPE, Students, same
 
 ONE = LabelKind.ONE_LABEL

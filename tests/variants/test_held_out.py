@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from surefoot.lab.variants.held_out import NEVER, cluster, deal_groups
 from surefoot.predictions.labels import LabelKind
-from surefoot.variants.held_out import NEVER, cluster, deal_groups
 
 ONE, MANY = LabelKind.ONE_LABEL, LabelKind.MANY_LABELS
 

@@ -9,17 +9,17 @@ from torch.nn import functional as F
 
 from surefoot import load_bundle
 from surefoot.errors import InputError
-from surefoot.experiments.experiment import Experiment, Part
-from surefoot.experiments.methods import METHODS, Method
-from surefoot.experiments.run import open_folder, order_for, plans_for, read_folder, study
-from surefoot.recipes.recipe import Recipe
-from surefoot.store.store import Store
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Split
-from surefoot.training.losses import Objective
-from surefoot.variants import VARIANTS, Variant, recipe_from
-from surefoot.workers.jobs import WorkOrder
-from surefoot.workers.produce import open_context, produce
+from surefoot.lab.experiments.experiment import Experiment, Part
+from surefoot.lab.experiments.methods import METHODS, Method
+from surefoot.lab.experiments.run import open_folder, order_for, plans_for, read_folder, study
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.training.losses import Objective
+from surefoot.lab.variants import VARIANTS, Variant, recipe_from
+from surefoot.lab.workers.jobs import WorkOrder
+from surefoot.lab.workers.produce import open_context, produce
 from tests.cli.command import surefoot
 
 RECIPE = Recipe(network="mlp", width=8, epochs=2, learning_rate=0.05)

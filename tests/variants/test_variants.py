@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from surefoot.errors import InputError
-from surefoot.recipes.recipe import Recipe, Spec, Teachers, write_recipe
-from surefoot.variants import (
+from surefoot.lab.recipes.recipe import Recipe, Spec, Teachers, write_recipe
+from surefoot.lab.variants import (
     PLAIN,
     VARIANTS,
     Averaged,
@@ -107,7 +107,7 @@ def test_wrong_values_are_refused_by_name(case):
 
 def test_variants_and_methods_load_without_torch():
     code = (
-        "import sys; import surefoot.variants; import surefoot.experiments.methods; "
+        "import sys; import surefoot.lab.variants; import surefoot.lab.experiments.methods; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-from surefoot.recipes.recipe import Recipe
-from surefoot.store.store import Store
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Split
-from surefoot.workers.jobs import WorkOrder, jobs_of
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Split
+from surefoot.lab.workers.jobs import WorkOrder, jobs_of
 from tests import warm
 
 PREDICTED = (Split.VAL, Split.TEST_FAMILIAR, Split.TEST_UNFAMILIAR)
@@ -21,8 +21,8 @@ NURSERY = """
 import os, sys
 import torch
 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-from surefoot.workers import worker
-from surefoot.training import loop
+from surefoot.lab.workers import worker
+from surefoot.lab.training import loop
 torch.set_num_threads(1)
 loop.SECONDS_BETWEEN_CHECKPOINTS = 0.05
 for line in iter(sys.stdin.readline, ""):
@@ -79,8 +79,8 @@ class Nursery:
 
 ENGINE = """
 import json, sys
-from surefoot.workers.local import execute
-from surefoot.workers.jobs import WorkOrder
+from surefoot.lab.workers.local import execute
+from surefoot.lab.workers.jobs import WorkOrder
 execute(WorkOrder.from_json(sys.argv[1]), workers=1, on_event=lambda event: print(json.dumps(event)))
 """
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.recipes.recipe import Recipe
-from surefoot.store.files import State
-from surefoot.store.store import Store
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.store.files import State
+from surefoot.lab.store.store import Store
 from tests.workers.orders import PREDICTED, Nursery, order, results, specs
 
 KILLS = 20

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from surefoot.errors import InputError
-from surefoot.experiments.experiment import read_experiment
-from surefoot.plugins import search_in
-from surefoot.store.files import State
-from surefoot.store.store import Store
-from surefoot.workers.local import execute
+from surefoot.lab.experiments.experiment import read_experiment
+from surefoot.lab.store.files import State
+from surefoot.lab.store.store import Store
+from surefoot.lab.workers.local import execute
+from surefoot.registry import search_in
 from tests import warm
 from tests.small_images import write_task
 from tests.workers.orders import SMALL, epochs_logged, events_of, order, results, specs, started
@@ -73,7 +73,7 @@ def test_a_worker_ends_when_the_engine_was_killed(tmp_path):
 def test_a_network_is_found_beside_its_experiment_and_what_it_prints_is_no_event(tmp_path, monkeypatch):
     (tmp_path / "talkative.py").write_text(
         "import os, torch\n"
-        "from surefoot.networks.backbones import build_network\n"
+        "from surefoot.lab.networks.backbones import build_network\n"
         "os.write(1, b'loading')\n"
         "def build(*arguments, **options):\n"
         "    print('building', arguments, options)\n"
@@ -81,7 +81,7 @@ def test_a_network_is_found_beside_its_experiment_and_what_it_prints_is_no_event
     )
     (tmp_path / "own.toml").write_text('task = "letters"\n')
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("surefoot.plugins._folders", {})
+    monkeypatch.setattr("surefoot.registry._folders", {})
     read_experiment(tmp_path / "own.toml")
     wanted = replace(
         order(tmp_path, replace(SMALL, network="talkative:build", view=8, resize=8)),
@@ -95,7 +95,7 @@ def test_a_network_is_found_beside_its_experiment_and_what_it_prints_is_no_event
 def test_an_error_of_a_users_network_comes_with_its_traceback(tmp_path, monkeypatch):
     (tmp_path / "breaking.py").write_text("def build(classes):\n    return [0][classes]\n")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("surefoot.plugins._folders", {})
+    monkeypatch.setattr("surefoot.registry._folders", {})
     search_in(tmp_path)
     own = replace(SMALL, network="breaking:build", view=8, resize=8)
     wanted = replace(order(tmp_path, own), task=str(write_task(tmp_path)))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from surefoot.workers import local
-from surefoot.workers.local import MPS_CONTROL, MPS_FOLDER, default_workers, mps_is_available, shared_gpu
+from surefoot.lab.workers import local
+from surefoot.lab.workers.local import MPS_CONTROL, MPS_FOLDER, default_workers, mps_is_available, shared_gpu
 
 SCRIPT = """#!/bin/sh
 read said

@@ -15,15 +15,15 @@ import pytest
 import torch
 
 from surefoot.errors import InputError
-from surefoot.ray_cluster import load_ray
-from surefoot.recipes.recipe import Recipe, Teachers
-from surefoot.store.files import State
-from surefoot.store.remote import Remote
-from surefoot.store.store import Store
-from surefoot.variants import Distilled
-from surefoot.workers.jobs import Job, jobs_of
-from surefoot.workers.produce import open_context, produce
-from surefoot.workers.ray import Cluster, Resources, alive, execute, resources_of
+from surefoot.lab.recipes.recipe import Recipe, Teachers
+from surefoot.lab.store.files import State
+from surefoot.lab.store.remote import Remote
+from surefoot.lab.store.store import Store
+from surefoot.lab.variants import Distilled
+from surefoot.lab.workers.jobs import Job, jobs_of
+from surefoot.lab.workers.produce import open_context, produce
+from surefoot.lab.workers.ray import Cluster, Resources, alive, execute, resources_of
+from surefoot.predictions.ray_cluster import load_ray
 from tests.small_images import write_task
 from tests.workers.orders import SMALL, events_of, order, specs, started
 
@@ -116,7 +116,7 @@ def two_nodes(tmp_path_factory):
         patch.setenv("RAY_enable_worker_prestart", "0")
         patch.setenv("RAY_prestart_worker_first_driver", "0")
         patch.setattr(
-            "surefoot.workers.ray.SECONDS_BETWEEN_CHECKS", 0.1
+            "surefoot.lab.workers.ray.SECONDS_BETWEEN_CHECKS", 0.1
         )  # networks train until Ctrl-C is seen
         nodes = TwoNodes(tmp_path_factory.mktemp("caches"))
         try:
@@ -194,7 +194,7 @@ def test_a_share_of_a_gpu_goes_where_there_is_one_and_a_slow_queue_loses_no_even
     two_nodes, tmp_path, monkeypatch
 ):
     """Ray is told of a GPU that is not there; the network is trained on the CPU all the same."""
-    monkeypatch.setattr("surefoot.workers.ray.SECONDS_TO_ANSWER", 0)  # the queue never answers so soon
+    monkeypatch.setattr("surefoot.lab.workers.ray.SECONDS_TO_ANSWER", 0)  # the queue never answers so soon
     wanted, events = order(tmp_path), []
     cluster = Cluster(address=two_nodes.address, cpus=0.25, gpus=0.25)
     parents = set()

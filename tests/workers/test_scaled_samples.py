@@ -10,23 +10,23 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from surefoot.errors import InputError
-from surefoot.experiments.methods import METHODS, Setup
-from surefoot.experiments.plan import plan_of
-from surefoot.experiments.results import Reader, stored_scaled_samples
-from surefoot.experiments.run import undone
-from surefoot.networks.backbones import build_network
+from surefoot.lab.experiments.methods import METHODS, Setup
+from surefoot.lab.experiments.plan import plan_of
+from surefoot.lab.experiments.results import Reader, stored_scaled_samples
+from surefoot.lab.experiments.run import undone
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import Split, Task
+from surefoot.lab.training.data import task_inputs
+from surefoot.lab.training.predict import Sampled
+from surefoot.lab.variants import Bayesian
+from surefoot.lab.variants.build import TaskContext
+from surefoot.lab.workers import produce as module
+from surefoot.lab.workers.jobs import WorkOrder
+from surefoot.lab.workers.produce import complete, produce
 from surefoot.predictions.labels import LabelKind
-from surefoot.recipes.recipe import Recipe
-from surefoot.store.store import Store
-from surefoot.tasks import task_named
-from surefoot.tasks.task import Split, Task
-from surefoot.training.data import task_inputs
-from surefoot.training.predict import Sampled
-from surefoot.variants import Bayesian
-from surefoot.variants.build import TaskContext
-from surefoot.workers import produce as module
-from surefoot.workers.jobs import WorkOrder
-from surefoot.workers.produce import complete, produce
 from tests.calibrators.test_before_averaging import brute_nll, probabilities
 
 METHOD = METHODS.named("bayesian-t")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surefoot import __version__
-from surefoot.arguments import checked
 from surefoot.calibrators.advice import data_remarks, effect_remarks
 from surefoot.calibrators.affine import DIRICHLET, MATRIX, REGULARISATION, VECTOR, folds_of
 from surefoot.calibrators.before_averaging import TEMPERATURE_BEFORE_AVERAGING
@@ -20,6 +19,7 @@ from surefoot.calibrators.temperature import MEMBER_TEMPERATURES, SOFTENING, TEM
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_json, replacing
 from surefoot.metrics import ece, nll_unclipped
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.classes import class_names_from
 from surefoot.progress import Progress, progress_of
 from surefoot.registry import Registry

@@ -20,8 +20,8 @@ from typing import (
 
 import numpy as np
 
-from surefoot.arguments import checked
 from surefoot.errors import InputError, is_whole
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.classes import (
     Order,
     class_order,

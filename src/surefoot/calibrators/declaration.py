@@ -6,9 +6,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefoot.arguments import checked
 from surefoot.calibrators.calibration import Calibration, for_any_data
 from surefoot.errors import InputError, is_number, is_numeric, refuse_unknown, require
+from surefoot.predictions.arguments import checked
 
 if TYPE_CHECKING:
     from surefoot.predictions.predictions import Predictions

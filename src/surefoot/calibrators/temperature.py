@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.arguments import checked
 from surefoot.calibrators.calibration import OF_DATA, Calibration, data_facts, for_any_data, require_numbers
 from surefoot.calibrators.declaration import Calibrator, Option
 from surefoot.calibrators.search import (
@@ -20,7 +19,8 @@ from surefoot.calibrators.search import (
     search_bounds,
 )
 from surefoot.errors import InputError
-from surefoot.intervals import LEVEL, NORMAL, few_samples_factor
+from surefoot.metrics.intervals import LEVEL, NORMAL, few_samples_factor
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.arrays import as_numpy, read_only
 from surefoot.predictions.logits import Floats
 from surefoot.predictions.outcomes import Array

@@ -22,7 +22,7 @@ from surefoot.cli.sets import sets
 from surefoot.cli.terminal import all_written_or_none, echo, with_quiet
 from surefoot.cli.thresholds import thresholds
 from surefoot.cli.train import status, train, tune
-from surefoot.plugins import load_plugins, plugin_path, search_in
+from surefoot.registry import load_plugins, plugin_path, search_in
 
 app = typer.Typer(
     name="surefoot",

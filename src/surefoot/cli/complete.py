@@ -5,9 +5,9 @@ from importlib import import_module
 from pathlib import Path
 
 REGISTRIES = {
-    "experiments": "surefoot.experiments.experiment",
-    "methods": "surefoot.experiments.methods",
-    "tasks": "surefoot.tasks",
+    "experiments": "surefoot.lab.experiments.experiment",
+    "methods": "surefoot.lab.experiments.methods",
+    "tasks": "surefoot.lab.tasks",
     "metrics": "surefoot.metrics",
 }
 

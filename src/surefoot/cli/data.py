@@ -12,8 +12,8 @@ from surefoot.errors import InputError
 from surefoot.io import all_or_none, real_path
 
 if TYPE_CHECKING:
-    from surefoot.tasks import Task
-    from surefoot.tasks.check import Finding
+    from surefoot.lab.tasks import Task
+    from surefoot.lab.tasks.check import Finding
 
 data = typer.Typer(
     help="Check, show and decode the data of a task.",
@@ -64,7 +64,7 @@ def check(
     from dataclasses import replace
 
     from surefoot.cli.terminal import progress
-    from surefoot.tasks.check import inspect
+    from surefoot.lab.tasks.check import inspect
 
     refuse_ending(contact_sheet, ".png")
     refuse_ending(resolved, ".csv")
@@ -98,8 +98,8 @@ def show(
     Exits with 1 if a required file is missing.
     """
     from surefoot.cli.terminal import print_tables
+    from surefoot.lab.tasks import TASKS
     from surefoot.report.tables import Table
-    from surefoot.tasks import TASKS
 
     refuse_unknown_task(name)
     entry = TASKS.named(name)
@@ -144,11 +144,11 @@ def decode(
 ) -> None:
     """Decode a task's images into the cache, from which they are read afterwards."""
     from surefoot.cli.terminal import print_tables, progress
-    from surefoot.images.cache import default_cache, unreadable_text
-    from surefoot.images.decode import Fit, Size
+    from surefoot.lab.images.cache import default_cache, unreadable_text
+    from surefoot.lab.images.decode import Fit, Size
+    from surefoot.lab.tasks import ImageFiles
+    from surefoot.lab.tasks.task import decode_readable_task, decode_task
     from surefoot.report.tables import Table
-    from surefoot.tasks import ImageFiles
-    from surefoot.tasks.task import decode_readable_task, decode_task
 
     loaded = _load(task, root)
     if not any(isinstance(each.inputs, ImageFiles) for each in loaded.splits.values()):
@@ -171,7 +171,7 @@ def decode(
 
 def _load(name: str, root: Path | None) -> "Task":
     from surefoot.cli.terminal import busy
-    from surefoot.tasks import task_named
+    from surefoot.lab.tasks import task_named
 
     with busy(f"reading {name}"):
         return task_named(name, root=root)
@@ -179,7 +179,7 @@ def _load(name: str, root: Path | None) -> "Task":
 
 def _refuse_images(task: "Task", outputs: list[Path | None]) -> None:
     """Fail where an output would replace one of the task's images."""
-    from surefoot.tasks import ImageFiles
+    from surefoot.lab.tasks import ImageFiles
 
     for output in (real_path(output) for output in outputs if output is not None):
         for samples in task.splits.values():
@@ -195,13 +195,13 @@ def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> N
     with all_or_none():
         if contact_sheet is not None:
             from surefoot.cli.terminal import busy
-            from surefoot.tasks.contact_sheet import write_contact_sheet
+            from surefoot.lab.tasks.contact_sheet import write_contact_sheet
 
             with busy("drawing the contact sheet"):
                 write_contact_sheet(task, contact_sheet)
             written.append(f"contact sheet: {contact_sheet}")
         if resolved is not None:
-            from surefoot.tasks import write_resolved
+            from surefoot.lab.tasks import write_resolved
 
             written.append(f"resolved split: {resolved}, read by {write_resolved(task, resolved)}")
     for line in written:
@@ -210,8 +210,8 @@ def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> N
 
 def _print_tables(task: "Task", findings: "list[Finding]") -> None:
     from surefoot.cli.terminal import print_tables
+    from surefoot.lab.tasks.check import attribute_counts, label_counts
     from surefoot.report.tables import Table
-    from surefoot.tasks.check import attribute_counts, label_counts
 
     tables = [Table.of_text(f"{task.name}: samples per label", *label_counts(task))]
     tables += [Table.of_text(name, *counts) for name, counts in attribute_counts(task).items()]
@@ -235,7 +235,7 @@ def _print_json(task: "Task", findings: "list[Finding]") -> None:
     import json
     from dataclasses import asdict
 
-    from surefoot.tasks.check import attribute_counts, label_counts
+    from surefoot.lab.tasks.check import attribute_counts, label_counts
 
     counts = {"label": label_counts(task), **attribute_counts(task)}
     document = {

@@ -25,8 +25,8 @@ from surefoot.serve.limits import Limits, VerdictMode, Watch
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
+    from surefoot.decisions.decision import Rule
     from surefoot.deploy.bundle import Bundle
-    from surefoot.deploy.decision import Rule
     from surefoot.deploy.make_bundle import Chosen
 
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -106,7 +106,7 @@ def predictions(
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write a method's predictions on the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
-    from surefoot.store.store import Store
+    from surefoot.lab.store.store import Store
 
     folder = run_folder(Store(store), experiment)
     from surefoot.cli.terminal import progress
@@ -155,13 +155,13 @@ def bundle(
     ] = False,
 ) -> None:
     """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
-    from surefoot.store.store import Store
+    from surefoot.lab.store.store import Store
 
     folder = run_folder(Store(store), experiment)
     refuse_missing(thresholds)
     from surefoot.cli.terminal import progress
+    from surefoot.decisions.decision import read_thresholds_file, remark_on
     from surefoot.deploy.bundle import BUNDLE
-    from surefoot.deploy.decision import read_thresholds_file, remark_on
     from surefoot.deploy.make_bundle import write_bundle
     from surefoot.deploy.self_check import remark_on_check
     from surefoot.io import read_json
@@ -190,7 +190,7 @@ def bundle(
 
 def _chosen(folder: Path, method: str, task: str | None, network: str | None) -> "Chosen":
     from surefoot.deploy.make_bundle import chosen_method
-    from surefoot.experiments.changes import open_run
+    from surefoot.lab.experiments.changes import open_run
 
     return chosen_method(open_run(folder), method, task=task, network=network)
 
@@ -310,7 +310,7 @@ def _predict_table(
 
 
 def _rule(thresholds: Path | None, bundle: "Bundle") -> "Rule | None":
-    from surefoot.deploy.decision import read_thresholds_file, rule_from
+    from surefoot.decisions.decision import read_thresholds_file, rule_from
 
     if thresholds is None:
         return None

@@ -65,7 +65,7 @@ def doctor(store: StoreFolder = Path("runs"), cache: Cache = None) -> None:
 
 def findings(store: Path, cache: Path | None) -> Iterator[Finding]:
     """Everything that is checked, in the order that it is printed."""
-    from surefoot.images.cache import default_cache
+    from surefoot.lab.images.cache import default_cache
 
     yield _python()
     yield from (_library(name) for name in (*LIBRARIES, *filter(find_spec, TORCH)))

@@ -17,10 +17,10 @@ from surefoot.errors import InputError
 from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwritable
 
 if TYPE_CHECKING:
+    from surefoot.lab.store.store import Store
     from surefoot.predictions.labels import LabelKind
     from surefoot.predictions.predictions import Predictions
     from surefoot.predictions.scanned import ScannedPredictions
-    from surefoot.store.store import Store
 
 IN_MEMORY = 64 * 2**20  # bytes of files that `read_or_chunk` reads at once
 HeldOut = Annotated[
@@ -116,8 +116,8 @@ def refuse_ending(output: Path | None, *allowed: str) -> None:
 
 def refuse_unknown_task(name: str) -> None:
     """Fail at once, before slow imports, where no task has this name, or an experiment has it."""
-    from surefoot.experiments.experiment import EXPERIMENTS
-    from surefoot.tasks import TASKS
+    from surefoot.lab.experiments.experiment import EXPERIMENTS
+    from surefoot.lab.tasks import TASKS
 
     base = name.partition("/")[0]
     experiment = next((each for each in EXPERIMENTS if each.name == name), None)
@@ -136,7 +136,7 @@ def task_files(task: str) -> list[Path]:
     if not task.lower().endswith(".toml"):
         refuse_unknown_task(task)
         return []
-    from surefoot.tasks.description import read_description
+    from surefoot.lab.tasks.description import read_description
 
     return [Path(task), *read_description(Path(task)).files()]
 
@@ -223,14 +223,14 @@ def read_or_scan(
 
 def run_folder(store: "Store", name: str) -> Path:
     """The folder of an experiment that was run, by its name in a store or by its path."""
-    from surefoot.experiments.workflow import run_folder as found
+    from surefoot.lab.experiments.workflow import run_folder as found
 
     return found(store, name)
 
 
 def device_named(name: str) -> str:
     """The device; `auto` is a GPU where torch finds one."""
-    from surefoot.workers.local import device_named as named
+    from surefoot.lab.workers.local import device_named as named
 
     return named(name)
 

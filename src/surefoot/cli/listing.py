@@ -13,8 +13,8 @@ from surefoot.cli.terminal import echo
 from surefoot.errors import InputError, did_you_mean, refuse_unknown
 
 if TYPE_CHECKING:
+    from surefoot.lab.store.store import Store
     from surefoot.report.tables import Table
-    from surefoot.store.store import Store
 
 
 LISTS = ("methods", "experiments", "runs", "tasks", "metrics", "calibrators")
@@ -43,7 +43,7 @@ def ls(
         case "runs":
             table = _runs(store)
         case "tasks":
-            from surefoot.tasks import TASKS
+            from surefoot.lab.tasks import TASKS
 
             tasks = tuple((t.name, t.title, t.description) for t in TASKS)
             table = Table.of_text("Tasks", ("name", "title", "description"), tasks)
@@ -61,7 +61,7 @@ def ls(
 
 
 def _methods() -> "Table":
-    from surefoot.experiments.methods import METHODS
+    from surefoot.lab.experiments.methods import METHODS
     from surefoot.report.tables import Column, Section, Table
 
     header = ("name", "formula", "train", "run")
@@ -78,7 +78,7 @@ def _methods() -> "Table":
 
 
 def _experiments() -> "Table":
-    from surefoot.experiments.experiment import EXPERIMENTS
+    from surefoot.lab.experiments.experiment import EXPERIMENTS
     from surefoot.report.tables import Table
 
     header = ("name", "tasks", "methods", "members", "runs", "about")
@@ -97,8 +97,8 @@ def _experiments() -> "Table":
 
 
 def _runs(root: Path) -> "Table":
+    from surefoot.lab.store.store import Store
     from surefoot.report.tables import Table
-    from surefoot.store.store import Store
 
     if not root.is_dir():
         raise InputError(f"no store at {root}; allowed: a folder that 'surefoot run' created")
@@ -109,7 +109,7 @@ def _runs(root: Path) -> "Table":
 
 def _run(folder: Path, store: "Store") -> tuple[str, ...]:
     """A run's row; an unreadable run is listed with its error."""
-    from surefoot.experiments.run import read_folder, undone
+    from surefoot.lab.experiments.run import read_folder, undone
 
     try:
         _, plans = read_folder(folder)
@@ -146,10 +146,10 @@ def show(
 ) -> None:
     """Show an experiment as it would run, a method, the files that a task needs, or a run's results."""
     from surefoot.cli.data import show as show_task
-    from surefoot.experiments.experiment import EXPERIMENTS
-    from surefoot.experiments.methods import METHODS
-    from surefoot.store.store import Store
-    from surefoot.tasks import TASKS
+    from surefoot.lab.experiments.experiment import EXPERIMENTS
+    from surefoot.lab.experiments.methods import METHODS
+    from surefoot.lab.store.store import Store
+    from surefoot.lab.tasks import TASKS
 
     opened, task = Store(store), name.partition("/")[0]
     names = {
@@ -187,9 +187,9 @@ def show(
 
 def _show_experiment(name: str) -> None:
     """Print TOML that `surefoot run` accepts."""
-    from surefoot.experiments.experiment import experiment_named
-    from surefoot.experiments.run import resolved
     from surefoot.io import toml_text
+    from surefoot.lab.experiments.experiment import experiment_named
+    from surefoot.lab.experiments.run import resolved
 
     experiment = resolved(experiment_named(name))
     comment = f"experiment {experiment.name}, as it would run"
@@ -197,7 +197,7 @@ def _show_experiment(name: str) -> None:
 
 
 def _show_method(name: str) -> None:
-    from surefoot.experiments.methods import METHODS
+    from surefoot.lab.experiments.methods import METHODS
 
     method = METHODS.named(name)
     page = Path("docs", "methods", f"{method.page}.md")
@@ -220,9 +220,9 @@ def _show_method(name: str) -> None:
 
 def _show_run(name: str, store: "Store") -> None:
     from surefoot.cli.terminal import print_tables
-    from surefoot.experiments.run import read_folder, undone
     from surefoot.io import toml_text
-    from surefoot.store.store import Store
+    from surefoot.lab.experiments.run import read_folder, undone
+    from surefoot.lab.store.store import Store
 
     folder = run_folder(store, name)
     experiment, plans = read_folder(folder)

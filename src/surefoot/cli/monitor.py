@@ -17,7 +17,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
-    from surefoot.deploy.scores import Scores
+    from surefoot.monitoring.scores import Scores
 
 
 class Format(StrEnum):
@@ -78,12 +78,12 @@ def monitor(
     refuse_missing(calibration, thresholds)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy, print_sentences, print_tables
-    from surefoot.deploy.chunks import first_rows
-    from surefoot.deploy.groups import RepeatedRows
-    from surefoot.deploy.monitor import Checked
-    from surefoot.deploy.monitor import monitor as check_predictions
-    from surefoot.deploy.monitor_text import monitor_document, monitor_verdict
-    from surefoot.deploy.thresholds_file import load_thresholds
+    from surefoot.decisions.chunks import first_rows
+    from surefoot.decisions.groups import RepeatedRows
+    from surefoot.decisions.thresholds_file import load_thresholds
+    from surefoot.monitoring.monitor import Checked
+    from surefoot.monitoring.monitor import monitor as check_predictions
+    from surefoot.monitoring.monitor_text import monitor_document, monitor_verdict
 
     chosen = None if thresholds is None else load_thresholds(thresholds)
     fitted = None if calibration is None else load_calibration(calibration)
@@ -130,7 +130,7 @@ def monitor(
 
 
 def _note_novelty(reference: "Scores", current: "Scores") -> None:
-    from surefoot.deploy.monitor import novelty_name
+    from surefoot.monitoring.monitor import novelty_name
 
     name = novelty_name(reference, current)
     if name is None:

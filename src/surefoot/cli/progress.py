@@ -24,10 +24,10 @@ from surefoot.report.tables import Table
 from surefoot.text import count_of, number_text, visible
 
 if TYPE_CHECKING:
-    from surefoot.experiments.search import Entry
-    from surefoot.store.files import StoredNetwork
-    from surefoot.training.tune import EpochResult, Trial
-    from surefoot.workers.jobs import Job, WorkOrder
+    from surefoot.lab.experiments.search import Entry
+    from surefoot.lab.store.files import StoredNetwork
+    from surefoot.lab.training.tune import EpochResult, Trial
+    from surefoot.lab.workers.jobs import Job, WorkOrder
 
 FEWEST_SECONDS, FEWEST_EPOCHS = 10, 4  # after the first epoch, before a time left is shown
 
@@ -40,7 +40,7 @@ def watch(
 
     Without a terminal: a line per minute.
     """
-    from surefoot.variants import variant_of
+    from surefoot.lab.variants import variant_of
 
     epochs = [variant_of(job.recipe).trainings(job.recipe) * job.recipe.epochs for job in order.jobs]
     text = _Text(order, title, done_before)
@@ -168,7 +168,7 @@ def describe_trials(task: str, trials: "list[Trial]") -> str:
 
 def describe_equivalent(trials: "list[Trial]", samples: int) -> str | None:
     """Which rates are within one standard error of the best."""
-    from surefoot.training.tune import within_one_standard_error
+    from surefoot.lab.training.tune import within_one_standard_error
 
     error, others = within_one_standard_error(trials, samples)
     if not others:
@@ -180,7 +180,7 @@ def describe_equivalent(trials: "list[Trial]", samples: int) -> str | None:
 
 def search_table(task: str, rungs: "Sequence[Sequence[Entry]]") -> Table:
     """Every candidate of every rung, the best first."""
-    from surefoot.experiments.search import SCORES
+    from surefoot.lab.experiments.search import SCORES
 
     rows = []
     for entry in (entry for entries in rungs for entry in entries):
@@ -216,7 +216,7 @@ def describe_not_worse(rungs: "Sequence[Sequence[Entry]]") -> list[str]:
 
 def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:
     """One row per network."""
-    from surefoot.store.files import EPOCH, State
+    from surefoot.lab.store.files import EPOCH, State
 
     rows = []
     for network in networks:
@@ -234,7 +234,7 @@ def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:
 
 def status_line(networks: "list[StoredNetwork]") -> str:
     """The number of networks in each state, such as '12 networks: 7 done, 2 running, 3 missing'."""
-    from surefoot.store.files import State
+    from surefoot.lab.store.files import State
 
     states = [network.state for network in networks]
     counts = [f"{states.count(state)} {state}" for state in State if state in states]

@@ -22,7 +22,7 @@ from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.runtime import may_fork
 
 if TYPE_CHECKING:
-    from surefoot.experiments.changes import ExperimentChange
+    from surefoot.lab.experiments.changes import ExperimentChange
 
 Sets = Annotated[
     list[str] | None,
@@ -95,7 +95,7 @@ def run(
     """
     refuse_missing(weights)
     from surefoot.cli.notebook import progress_shown
-    from surefoot.experiments.workflow import Training, chosen_experiment, train
+    from surefoot.lab.experiments.workflow import Training, chosen_experiment, train
 
     with stoppable():
         given = dict(value_of(text) for text in values or ())
@@ -170,7 +170,7 @@ def _report(
 ) -> None:
     """Write the report; print each task's verdict and short table, then the report's path."""
     from surefoot.cli.terminal import busy, print_sentences, print_tables
-    from surefoot.experiments.workflow import load_study
+    from surefoot.lab.experiments.workflow import load_study
 
     given = dict(value_of(text) for text in values or ())
     with may_fork(), busy("scoring, resampling and drawing"):
@@ -215,7 +215,7 @@ def compare(
 ) -> None:
     """Show what changed between two runs: the configuration, and each method's metrics with intervals."""
     from surefoot.cli.terminal import busy
-    from surefoot.experiments.workflow import compare as compared
+    from surefoot.lab.experiments.workflow import compare as compared
 
     with busy("scoring and resampling"):
         change = compared(before, after, store=store, resamples=resamples)

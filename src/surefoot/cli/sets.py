@@ -43,8 +43,8 @@ def sets(
     refuse_wrong_outputs([*input_files(val, familiar_test, unfamiliar), calibration], [output])
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import print_sentences, print_tables
-    from surefoot.deploy.groups import RepeatedRows
-    from surefoot.deploy.sets import choose_sets, save_sets
+    from surefoot.decisions.groups import RepeatedRows
+    from surefoot.decisions.sets import choose_sets, save_sets
     from surefoot.report.sets import sets_table, sets_verdict
 
     with warnings.catch_warnings(action="ignore", category=RepeatedRows):  # they are in the verdict

@@ -25,7 +25,7 @@ from surefoot.text import path_text
 
 if TYPE_CHECKING:
     from surefoot.calibrators import Calibration
-    from surefoot.deploy.thresholds import Thresholds
+    from surefoot.decisions.thresholds import Thresholds
     from surefoot.predictions.predictions import Predictions
     from surefoot.report.tables import Table
 
@@ -84,10 +84,10 @@ def thresholds(
     refuse_missing(calibration)
     from surefoot.calibrators import load_calibration
     from surefoot.cli.terminal import busy
-    from surefoot.deploy.chunks import first_rows
-    from surefoot.deploy.groups import RepeatedRows, repeated_sentences, split_rows
-    from surefoot.deploy.thresholds import Thresholds, choose_thresholds
-    from surefoot.deploy.thresholds_file import save_thresholds
+    from surefoot.decisions.chunks import first_rows
+    from surefoot.decisions.groups import RepeatedRows, repeated_sentences, split_rows
+    from surefoot.decisions.thresholds import Thresholds, choose_thresholds
+    from surefoot.decisions.thresholds_file import save_thresholds
     from surefoot.predictions.predictions import Predictions
 
     most = IN_MEMORY if split is None else math.inf  # a split needs all rows

@@ -27,8 +27,8 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
-    from surefoot.recipes.recipe import Recipe
-    from surefoot.workers.jobs import Job, WorkOrder
+    from surefoot.lab.recipes.recipe import Recipe
+    from surefoot.lab.workers.jobs import Job, WorkOrder
 
     # Augmentations, sharpness, schedules and lengths to try; empty: the default ones
     Axes = tuple[Sequence[str], Sequence[float], Sequence[str], Sequence[float]]
@@ -65,9 +65,9 @@ def train(
     """Train networks and save their weights and logits. The same command resumes where it was stopped."""
     _refuse_missing_files(task, recipe, weights)
     from surefoot.cli.progress import watch
-    from surefoot.recipes.own_code import with_code
-    from surefoot.workers.jobs import jobs_of
-    from surefoot.workers.local import default_workers, execute
+    from surefoot.lab.recipes.own_code import with_code
+    from surefoot.lab.workers.jobs import jobs_of
+    from surefoot.lab.workers.local import default_workers, execute
 
     chosen = device_named(device)
     jobs = jobs_of(with_code(_recipe(recipe, values, weights)), range(members))
@@ -86,7 +86,7 @@ def _order(
     weights: Path | None,
     device: str,
 ) -> "WorkOrder":
-    from surefoot.workers.jobs import WorkOrder
+    from surefoot.lab.workers.jobs import WorkOrder
 
     paths = {"root": root, "store": store, "cache": cache, "weights": weights}
     texts: Any = {name: None if path is None else str(path) for name, path in paths.items()}
@@ -203,12 +203,12 @@ def _tune_rate(
     import torch
 
     from surefoot.cli.progress import describe_equivalent, describe_trials, watch_trials
-    from surefoot.recipes.recipe import write_recipe
-    from surefoot.tasks import task_named
-    from surefoot.tasks.task import Split
-    from surefoot.training.data import task_inputs
-    from surefoot.training.tune import TuneContext
-    from surefoot.training.tune import tune as search
+    from surefoot.lab.recipes.recipe import write_recipe
+    from surefoot.lab.tasks import task_named
+    from surefoot.lab.tasks.task import Split
+    from surefoot.lab.training.data import task_inputs
+    from surefoot.lab.training.tune import TuneContext
+    from surefoot.lab.training.tune import tune as search
 
     task = task_named(order.task, root=order.root_path)
     inputs = task_inputs(task, base, cache=order.cache_path)
@@ -238,17 +238,17 @@ def _tune_recipe(
     from surefoot.cli.notebook import Log
     from surefoot.cli.progress import describe_not_worse, search_table, watch
     from surefoot.cli.terminal import print_tables
-    from surefoot.experiments.search import (
+    from surefoot.lab.experiments.search import (
         RecipeSearch,
         candidates,
         read_candidates,
         recipe_document,
         trials_csv,
     )
-    from surefoot.recipes.own_code import with_code
+    from surefoot.lab.recipes.own_code import with_code
+    from surefoot.lab.tasks import task_named
+    from surefoot.lab.workers.local import default_workers
     from surefoot.report.tables import to_markdown
-    from surefoot.tasks import task_named
-    from surefoot.workers.local import default_workers
 
     task, base = task_named(order.task, root=order.root_path), with_code(base)
     if isinstance(tried, Path):
@@ -286,7 +286,7 @@ def status(
         raise InputError(f"no store at {store}; allowed: a folder that 'surefoot train' created")
     from surefoot.cli.progress import status_line, status_table
     from surefoot.cli.terminal import print_tables
-    from surefoot.store.store import Store
+    from surefoot.lab.store.store import Store
 
     networks = Store(store).networks()
     print_tables([status_table(store, networks)])
@@ -294,10 +294,10 @@ def status(
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
-    from surefoot.plugins import search_in
-    from surefoot.recipes.recipe import Recipe
-    from surefoot.training.initial import right_weights, weights_digest
-    from surefoot.variants import read_recipe, recipe_from
+    from surefoot.lab.recipes.recipe import Recipe
+    from surefoot.lab.training.initial import right_weights, weights_digest
+    from surefoot.lab.variants import read_recipe, recipe_from
+    from surefoot.registry import search_in
 
     if file is not None:
         search_in(file.parent)  # for a network of the user's own

@@ -19,10 +19,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Generator, Tensor, nn
 
-from surefoot.arguments import checked
 from surefoot.calibrators import Calibration, load_calibration
 from surefoot.calibrators.before_averaging import TemperatureBeforeAveraging
-from surefoot.deploy.decision import Familiar, Rule, familiar_from, rule_from
+from surefoot.decisions.decision import Familiar, Rule, familiar_from, rule_from
 from surefoot.deploy.features import one_pass, projected
 from surefoot.deploy.model import (
     CalibratedNetworks,
@@ -35,25 +34,26 @@ from surefoot.deploy.modules import module_of
 from surefoot.deploy.own_code import SOURCE, BundledSource, is_source, not_searched
 from surefoot.deploy.rows import rows_of_python
 from surefoot.errors import InputError
-from surefoot.images.cache import read_pixels, reason_of
-from surefoot.images.decode import UNREADABLE, Fit, Size, pixels_of
 from surefoot.io import read_bytes, read_json, sha256_of
-from surefoot.networks.backbones import build_network
-from surefoot.networks.external import Importing
-from surefoot.novelty import logits_score
+from surefoot.lab.images.cache import read_pixels, reason_of
+from surefoot.lab.images.decode import UNREADABLE, Fit, Size, pixels_of
+from surefoot.lab.networks.backbones import build_network
+from surefoot.lab.networks.external import Importing
+from surefoot.lab.novelty import logits_score
+from surefoot.lab.recipes.own_code import is_own_code, refuse_other_code
+from surefoot.lab.recipes.recipe import Recipe
+from surefoot.lab.tasks.features import Encoding, encoding_from
+from surefoot.lab.training.augment import MEAN, SPREAD
+from surefoot.lab.training.data import images_from
+from surefoot.lab.training.initial import network_options
+from surefoot.lab.training.predict import FixedSamples
+from surefoot.lab.variants import recipe_from, variant_of
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.files import read_predictions
 from surefoot.predictions.labels import LabelKind, short
 from surefoot.predictions.novelty import Scale
 from surefoot.predictions.predictions import Predictions
-from surefoot.recipes.own_code import is_own_code, refuse_other_code
-from surefoot.recipes.recipe import Recipe
-from surefoot.tasks.features import Encoding, encoding_from
 from surefoot.text import count_of
-from surefoot.training.augment import MEAN, SPREAD
-from surefoot.training.data import images_from
-from surefoot.training.initial import network_options
-from surefoot.training.predict import FixedSamples
-from surefoot.variants import recipe_from, variant_of
 
 DEFINITION = (
     "upright, 8 bits of red, green and blue; resized (bicubic) so that the short side has short_side pixels, "

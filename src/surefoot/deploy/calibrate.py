@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from surefoot.arguments import checked
 from surefoot.calibrators import CALIBRATORS, fit_calibration
 from surefoot.deploy.model import (
     Calibrated,
@@ -22,12 +21,13 @@ from surefoot.deploy.model import (
     moved,
 )
 from surefoot.errors import InputError, shown
+from surefoot.lab.training.predict import evaluating
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.arrays import as_numpy
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.validate import as_rectangle
 from surefoot.text import count_of
-from surefoot.training.predict import evaluating
 
 LABELS = ("labels", "label")  # their names in a batch that is a mapping
 ROWS_AT_ONCE = 256

@@ -23,18 +23,18 @@ from torch import Tensor, nn
 from surefoot import __version__
 from surefoot.deploy.bundle import Preprocessing
 from surefoot.errors import InputError, one_line, require_whole
-from surefoot.images.cache import Unreadable, unreadable_text
-from surefoot.images.decode import in_parallel
 from surefoot.io import ClaimedError, digest_of, locked, make_folder, real_path, refuse_special, replacing
-from surefoot.networks.backbones import BACKBONES, build_network
-from surefoot.networks.external import INSTALL
-from surefoot.networks.weights import load_weights
+from surefoot.lab.images.cache import Unreadable, unreadable_text
+from surefoot.lab.images.decode import in_parallel
+from surefoot.lab.networks.backbones import BACKBONES, build_network
+from surefoot.lab.networks.external import INSTALL
+from surefoot.lab.networks.weights import load_weights
+from surefoot.lab.tasks.task import ImageFiles, image_paths_below
+from surefoot.lab.training.augment import MEAN, SPREAD
+from surefoot.lab.training.data import generator
+from surefoot.lab.training.initial import weights_digest
 from surefoot.predictions.columns import refuse_repeated
 from surefoot.predictions.tables import CSV_PARSING, decoding, read_parquet, validated
-from surefoot.tasks.task import ImageFiles, image_paths_below
-from surefoot.training.augment import MEAN, SPREAD
-from surefoot.training.data import generator
-from surefoot.training.initial import weights_digest
 
 EMBEDDING, ID, PATH = "embedding", "id", "path"  # columns
 TYPES = {"float32": pa.float32(), "float16": pa.float16()}

@@ -21,7 +21,7 @@ from surefoot.deploy.export_images import ImageGraph, noise_images
 from surefoot.deploy.model import CalibratedModule, probabilities_of
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, read_text, replacing
-from surefoot.tasks.features import Encoding
+from surefoot.lab.tasks.features import Encoding
 
 BATCHES = (1, 3, 8)
 TRACED = 2  # rows while the graph is traced; its batch may be any other

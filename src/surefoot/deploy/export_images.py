@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from surefoot.deploy.bundle import Preprocessing
 from surefoot.deploy.model import CalibratedModule, probabilities_of
-from surefoot.training.augment import Crops, centre_crops, normalise, resample
+from surefoot.lab.training.augment import Crops, centre_crops, normalise, resample
 
 UNIT = 2**22  # Pillow's weights are whole multiples of 1 / UNIT
 CUBIC = -0.5  # the parameter of Pillow's cubic filter

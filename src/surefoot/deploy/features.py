@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from surefoot.errors import InputError
-from surefoot.networks.network import Network
+from surefoot.lab.networks.network import Network
+from surefoot.lab.training.predict import FixedSamples
 from surefoot.predictions.validate import MOST_FEATURES
-from surefoot.training.predict import FixedSamples
 
 SEED = 23
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from surefoot import __version__
 from surefoot.calibrators import calibration_document
+from surefoot.decisions.decision import Familiar, fit_familiar
 from surefoot.deploy import bundle as parts
 from surefoot.deploy.bundle import Bundle, Preprocessing
-from surefoot.deploy.decision import Familiar, fit_familiar
 from surefoot.deploy.model import Novelty
 from surefoot.deploy.model_card import NOVELTY_MEANING, model_card
 from surefoot.deploy.modules import module_of
@@ -25,25 +25,25 @@ from surefoot.deploy.reference import add_to_reference, row_features, write_refe
 from surefoot.deploy.self_check import differences, rows_of
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
-from surefoot.evaluation.comparison import MethodRun
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import Evaluation, evaluation_document
-from surefoot.experiments.changes import Opened
-from surefoot.experiments.experiment import Part
-from surefoot.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
-from surefoot.experiments.plan import MethodPlan, Plan, replanned
-from surefoot.experiments.results import Reader, check_classes, stored_novelty
 from surefoot.io import new_folder, sha256_of
+from surefoot.lab.comparison.comparison import MethodRun
+from surefoot.lab.experiments.changes import Opened
+from surefoot.lab.experiments.experiment import Part
+from surefoot.lab.experiments.methods import ENERGY, KNN, MAX_PROBABILITY, METHODS, ODIN, Method
+from surefoot.lab.experiments.plan import MethodPlan, Plan, replanned
+from surefoot.lab.experiments.results import Reader, check_classes, stored_novelty
+from surefoot.lab.recipes.own_code import code_of, is_own_code, refuse_other_code
+from surefoot.lab.recipes.recipe import Spec
+from surefoot.lab.store.draft import save_tensors
+from surefoot.lab.store.files import recovery
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import TASKS, task_named
+from surefoot.lab.tasks.task import Split, Task
+from surefoot.lab.variants import variant_of
 from surefoot.predictions.predictions import Predictions
 from surefoot.progress import Progress, Tick
-from surefoot.recipes.own_code import code_of, is_own_code, refuse_other_code
-from surefoot.recipes.recipe import Spec
-from surefoot.store.draft import save_tensors
-from surefoot.store.files import recovery
-from surefoot.store.store import Store
-from surefoot.tasks import TASKS, task_named
-from surefoot.tasks.task import Split, Task
-from surefoot.variants import variant_of
 
 FIRST_LAYERS = {
     "mlp": "hidden.0.linear.weight",

@@ -13,19 +13,19 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.calibrators.calibration import BEFORE_AND_AFTER
 from surefoot.deploy.modules import FittedModule, module_of
-from surefoot.deploy.scikit import logits_of_rows
 from surefoot.errors import InputError
-from surefoot.novelty import logits_score
+from surefoot.lab.novelty import logits_score
+from surefoot.lab.training.average import average_sigmoid, average_softmax
+from surefoot.lab.training.predict import evaluating
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.novelty import Scale
 from surefoot.predictions.outcomes import Array
+from surefoot.predictions.scikit import logits_of_rows
 from surefoot.predictions.validate import check_class_names
-from surefoot.training.average import average_sigmoid, average_softmax
-from surefoot.training.predict import evaluating
 
 NUMBERS = "biuf"  # kinds of arrays that torch knows
 

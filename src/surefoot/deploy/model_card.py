@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from surefoot.calibrators import Calibration
-from surefoot.deploy.decision import Familiar
+from surefoot.decisions.decision import Familiar
 from surefoot.deploy.model import Novelty
 from surefoot.deploy.own_code import OwnCode
 from surefoot.evaluation.scores import Evaluation, Score
-from surefoot.experiments.methods import Method
+from surefoot.lab.experiments.methods import Method
 from surefoot.text import count_of, visible
 
 CARD_METRICS = ("nll", "brier", "label_error", "ece", "e99")

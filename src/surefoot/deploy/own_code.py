@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 
-from surefoot.recipes.own_code import (
+from surefoot.lab.recipes.own_code import (
     NOT_OURS,
     Found,
     Source,

@@ -17,17 +17,17 @@ import torch
 from scipy.special import entr
 from torch import Tensor
 
+from surefoot.decisions.decision import Rule
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.decision import Rule
 from surefoot.errors import InputError
-from surefoot.images.decode import in_parallel
 from surefoot.io import real_path, replacing
+from surefoot.lab.images.decode import in_parallel
+from surefoot.lab.tasks.features import RawColumns, Unseen
+from surefoot.lab.tasks.task import ENDINGS, image_paths_below
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Array
 from surefoot.predictions.predictions import Predictions
 from surefoot.predictions.tables import arrow_file, spreadsheet_table
-from surefoot.tasks.features import RawColumns, Unseen
-from surefoot.tasks.task import ENDINGS, image_paths_below
 
 AT_ONCE = 64  # images in a pass
 ROWS_IN_A_GROUP = 64 * AT_ONCE  # rows collected before they are written

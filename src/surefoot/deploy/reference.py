@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from surefoot.decisions.groups import group_numbers
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.groups import group_numbers
 from surefoot.deploy.self_check import sample_of
 from surefoot.errors import InputError
+from surefoot.lab.tasks import Task
+from surefoot.lab.tasks.task import Split
 from surefoot.predictions.files import write_predictions
 from surefoot.predictions.logits import Floats
 from surefoot.predictions.predictions import Predictions
-from surefoot.tasks import Task
-from surefoot.tasks.task import Split
 
 SEED = 23
 MOST_ROWS, FEWEST_ROWS = 2000, 500  # of a reference, if the test set has them

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from surefoot.errors import InputError
 from surefoot.io import parse_json, read_regular
+from surefoot.lab.tasks.columns import read_array
+from surefoot.lab.tasks.features import Category, Encoding, Number, RawColumns
+from surefoot.lab.tasks.manifest import csv_table, read_table
 from surefoot.predictions.tables import decoding
-from surefoot.tasks.columns import read_array
-from surefoot.tasks.features import Category, Encoding, Number, RawColumns
-from surefoot.tasks.manifest import csv_table, read_table
 
 ENDINGS = (".csv", ".parquet", ".json", ".jsonl", ".npy")
 CSV, JSON = "text/csv", "application/json"

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from surefoot.deploy.bundle import Bundle, Preprocessing
 from surefoot.errors import InputError
-from surefoot.evaluation.comparison import MethodRun
+from surefoot.lab.comparison.comparison import MethodRun
+from surefoot.lab.store.files import recovery
+from surefoot.lab.store.store import Store
+from surefoot.lab.tasks import ImageFiles, Task
+from surefoot.lab.tasks.task import Split
 from surefoot.predictions.predictions import Predictions
-from surefoot.store.files import recovery
-from surefoot.store.store import Store
-from surefoot.tasks import ImageFiles, Task
-from surefoot.tasks.task import Split
 
 STORED_ROWS = 4  # of each test set
 LIMIT = 0.05  # of a probability; networks that predicted on a GPU did so with fewer bits

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.intervals import NAN
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import place_on_grid
+from surefoot.metrics.intervals import NAN
 from surefoot.predictions.outcomes import Array, Bools, Curve, Index, Outcomes, Ranking, spread_out
 from surefoot.progress import Tick
 

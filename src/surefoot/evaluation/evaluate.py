@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
@@ -23,8 +22,9 @@ from surefoot.evaluation.scores import (
     require_resampling,
 )
 from surefoot.evaluation.streamed import scored_files
-from surefoot.intervals import centred_interval, few_samples_factor
 from surefoot.metrics import METRICS, Metric
+from surefoot.metrics.intervals import centred_interval, few_samples_factor
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.classes import in_one_order
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.outcomes import Array, Index

@@ -6,8 +6,8 @@ import numpy as np
 
 from surefoot.evaluation.bootstrap import mean_of_defined
 from surefoot.evaluation.scores import GROUP_METRICS, GroupScores, Score
-from surefoot.intervals import NAN, Proportion
 from surefoot.metrics import Metric
+from surefoot.metrics.intervals import NAN, Proportion
 from surefoot.predictions.outcomes import Array, Bools, Curve, Index, Outcomes
 from surefoot.predictions.predictions import Predictions
 

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surefoot import __version__
-from surefoot.arguments import checked
 from surefoot.errors import require_whole
 from surefoot.evaluation import MOST_RESAMPLES
-from surefoot.intervals import LEVEL, NAN, Interval, Proportion, difference_of_proportions, needs_exact
 from surefoot.metrics import Metric
+from surefoot.metrics.intervals import (
+    LEVEL,
+    NAN,
+    Interval,
+    Proportion,
+    difference_of_proportions,
+    needs_exact,
+)
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import Array
 from surefoot.results import Result

@@ -13,9 +13,9 @@ from surefoot.calibrators.streamed import Rescaling
 from surefoot.errors import InputError
 from surefoot.evaluation.bootstrap import AT_ONCE, CELLS, Drawn, mean_of_blocks
 from surefoot.evaluation.scores import Score, Scored, SetScores, change, counted
-from surefoot.intervals import NAN, NORMAL, Proportion, centred_interval, few_samples_factor
 from surefoot.metrics import Metric
 from surefoot.metrics.accumulate import Accumulator, accumulate_source, farthest
+from surefoot.metrics.intervals import NAN, NORMAL, Proportion, centred_interval, few_samples_factor
 from surefoot.metrics.metric import Cells
 from surefoot.predictions.labels import ONE_HOT, LabelKind
 from surefoot.predictions.outcomes import Array, HasOutcomes

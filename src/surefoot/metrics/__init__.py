@@ -2,7 +2,6 @@
 
 from functools import partial
 
-from surefoot.arguments import checked
 from surefoot.errors import InputError
 from surefoot.metrics.calibration import (
     debiased_l2,
@@ -57,6 +56,7 @@ from surefoot.metrics.selective import (
     risk_of,
     streamed_precision_error,
 )
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.outcomes import (
     SURE,
     clipped_loss,

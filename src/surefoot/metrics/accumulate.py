@@ -7,9 +7,9 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.intervals import NAN
 from surefoot.metrics.calibration import SMOOTH_GRID, spread_on_grid
 from surefoot.metrics.cells import Grid, Histogram, LogOdds
+from surefoot.metrics.intervals import NAN
 from surefoot.metrics.metric import Cells, Metric, PerDecision, Range
 from surefoot.predictions.engines import Engine
 from surefoot.predictions.labels import LabelKind

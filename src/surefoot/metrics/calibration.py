@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from surefoot.arguments import checked
-from surefoot.intervals import NAN
+from surefoot.metrics.intervals import NAN
 from surefoot.metrics.metric import ROOT, Accumulated, Cells, OfCurve, Range, curves_mean, mean_of_defined
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.logits import spans
 from surefoot.predictions.outcomes import (
     ONE,

@@ -7,9 +7,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from surefoot.arguments import checked
 from surefoot.errors import InputError
-from surefoot.intervals import NAN, Proportion
+from surefoot.metrics.intervals import NAN, Proportion
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import (
     ONE,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from surefoot.arguments import checked
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.outcomes import (
     Array,
     HasOutcomes,

@@ -5,10 +5,10 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from surefoot.arguments import checked
 from surefoot.errors import InputError
-from surefoot.intervals import NAN, Proportion
+from surefoot.metrics.intervals import NAN, Proportion
 from surefoot.metrics.metric import Accumulated, Cells, OfCurve, Range, curve_mean, curves_mean
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.logits import spans
 from surefoot.predictions.outcomes import (
     SURE,

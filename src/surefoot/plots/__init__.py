@@ -21,15 +21,15 @@ from matplotlib.axis import Axis
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from surefoot.arguments import checked
 from surefoot.calibrators import Calibration
 from surefoot.calibrators.temperature import fit_temperature
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.evaluation.evaluate import evaluate
-from surefoot.intervals import Interval
 from surefoot.metrics import METRICS, Better, Metric
+from surefoot.metrics.intervals import Interval
 from surefoot.plots import curves
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.labels import LabelKind, refuse_other_classifier
 from surefoot.predictions.predictions import Predictions
 

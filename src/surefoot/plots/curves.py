@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.calibrators import Calibration
-from surefoot.intervals import binomial_quantile, clopper_pearson
 from surefoot.metrics.calibration import binned_whole
+from surefoot.metrics.intervals import binomial_quantile, clopper_pearson
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import CLIP, Curve, Outcomes, Ranking
 from surefoot.predictions.predictions import Predictions

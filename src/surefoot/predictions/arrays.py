@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.arguments import is_tensor
 from surefoot.errors import InputError
+from surefoot.predictions.arguments import is_tensor
 from surefoot.predictions.memory import refuse_larger_than_memory
 from surefoot.predictions.validate import as_floats, as_keys, as_labels
 

@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surefoot.arguments import checked
 from surefoot.errors import InputError, one_line
 from surefoot.io import refuse_special, replacing
 from surefoot.predictions.archive import read_arrays
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.arrays import read_only
 from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import (

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from surefoot.arguments import checked
 from surefoot.errors import InputError, did_you_mean, one_line, refuse_unknown, shown
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.arrays import as_numpy, frozen_table, is_frozen, own, own_keys, read_only
 from surefoot.predictions.classes import class_names_of
 from surefoot.predictions.columns import class_indices, names_true_or_false

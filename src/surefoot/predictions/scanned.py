@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from surefoot.arguments import checked
 from surefoot.errors import InputError, one_of, require_whole
+from surefoot.predictions.arguments import checked
 from surefoot.predictions.engines import Engine, RayTasks, Threads
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.paths import files_named
@@ -105,7 +105,7 @@ class ScannedPredictions:
         if self.engine == "local":
             yield Threads(self.workers or usable_cores())
             return
-        from surefoot.ray_cluster import connected
+        from surefoot.predictions.ray_cluster import connected
 
         with ExitStack() as stack:
             with progress.busy("starting Ray"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import surefoot.plots as plots
 from surefoot.calibrators import Calibration, calibration_document
-from surefoot.intervals import NAN
+from surefoot.metrics.intervals import NAN
 from surefoot.report.tables import Table
 from surefoot.report.views import View
 

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 import surefoot.plots as plots
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import SIDES, number
-from surefoot.experiments.changes import Change, ExperimentChange, TaskChange
-from surefoot.intervals import Interval
+from surefoot.lab.experiments.changes import Change, ExperimentChange, TaskChange
+from surefoot.metrics.intervals import Interval
 from surefoot.report.tables import Table, rows_csv
 from surefoot.report.views import View
 from surefoot.text import count_of, number_text, signed_interval_text, signed_text

@@ -16,7 +16,6 @@ from surefoot.calibrators import calibration_document
 from surefoot.errors import InputError
 from surefoot.evaluation.scores import Evaluation, evaluation_document
 from surefoot.metrics import METRICS
-from surefoot.pages import template_named
 from surefoot.plots import (
     DIAGONAL,
     curves,
@@ -32,6 +31,7 @@ from surefoot.plots import (
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.evaluation_tables import Summary, headline_tables, score_rows, score_text
+from surefoot.report.pages import template_named
 from surefoot.report.style import GREY, drawn_svg, side_style
 from surefoot.report.tables import Table, to_html
 from surefoot.report.views import View, write_files

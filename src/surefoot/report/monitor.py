@@ -12,13 +12,13 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 import surefoot.plots as plots
 from surefoot import __version__
-from surefoot.deploy.chunks import Keys
-from surefoot.deploy.findings import FEWEST
-from surefoot.deploy.monitor import Check, Checked, novelty_name
-from surefoot.deploy.monitor_text import TITLES, monitor_document, monitor_verdict
+from surefoot.decisions.chunks import Keys
 from surefoot.io import replacing
-from surefoot.pages import template_named
+from surefoot.monitoring.findings import FEWEST
+from surefoot.monitoring.monitor import Check, Checked, novelty_name
+from surefoot.monitoring.monitor_text import TITLES, monitor_document, monitor_verdict
 from surefoot.predictions.outcomes import Array
+from surefoot.report.pages import template_named
 from surefoot.report.style import COLOURS, GREY, LINES, STYLE, drawn_svg
 from surefoot.report.tables import Column, Section, Table, TableCell, to_html
 from surefoot.report.views import View, flat

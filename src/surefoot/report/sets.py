@@ -6,8 +6,8 @@ from typing import Any
 from matplotlib.axes import Axes
 
 import surefoot.plots as plots
-from surefoot.deploy.groups import of_groups, repeated_sentences
-from surefoot.deploy.sets import Sets, sets_document
+from surefoot.decisions.groups import of_groups, repeated_sentences
+from surefoot.decisions.sets import Sets, sets_document
 from surefoot.report.tables import Table
 from surefoot.report.thresholds import proportion_text
 from surefoot.report.views import View, flat

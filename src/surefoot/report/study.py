@@ -16,12 +16,12 @@ from matplotlib.axes import Axes
 import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.calibrators import save_calibration
-from surefoot.evaluation.comparison import scores_text
-from surefoot.experiments.experiment import EXPERIMENTS, Experiment
-from surefoot.experiments.run import Study, read_folder
-from surefoot.experiments.workflow import REPORT_VALUES
 from surefoot.io import all_or_none, make_folder, toml_text
-from surefoot.pages import template_named
+from surefoot.lab.comparison.comparison import scores_text
+from surefoot.lab.experiments.experiment import EXPERIMENTS, Experiment
+from surefoot.lab.experiments.run import Study, read_folder
+from surefoot.lab.experiments.workflow import REPORT_VALUES
+from surefoot.report.pages import template_named
 from surefoot.report.study_figures import part_figures
 from surefoot.report.study_gallery import Gallery, part_gallery
 from surefoot.report.study_part import PartReport, fitted_table, part_reports, subgroup_table

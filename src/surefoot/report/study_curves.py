@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.evaluation.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
-from surefoot.evaluation.differences import mean_count
 from surefoot.evaluation.scores import SIDES
+from surefoot.lab.comparison.comparison import TEST_SPLITS, MethodRun, MethodRuns, RunScore
+from surefoot.lab.comparison.differences import mean_count
 from surefoot.metrics import e99_count, nll
 from surefoot.plots.curves import (
     CURVE_ROWS,

@@ -15,11 +15,11 @@ from matplotlib.text import Annotation
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from surefoot.errors import InputError
-from surefoot.evaluation.compare import DECIDING
-from surefoot.evaluation.comparison import MethodRuns
 from surefoot.evaluation.scores import SIDES
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.run import PartStudy
+from surefoot.lab.comparison.compare import DECIDING
+from surefoot.lab.comparison.comparison import MethodRuns
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.run import PartStudy
 from surefoot.plots import (
     draw_strokes,
     draw_temperature_path,

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from surefoot.errors import InputError
-from surefoot.experiments.run import PartStudy
-from surefoot.images.cache import read_pixels
-from surefoot.images.decode import Fit, Size, decode
+from surefoot.lab.experiments.run import PartStudy
+from surefoot.lab.images.cache import read_pixels
+from surefoot.lab.images.decode import Fit, Size, decode
+from surefoot.lab.tasks import task_named
+from surefoot.lab.tasks.task import ImageFiles, Samples, Split
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.style import SMALL, WIDTH, finished, plain_text
-from surefoot.tasks import task_named
-from surefoot.tasks.task import ImageFiles, Samples, Split
 from surefoot.text import confidence_text
 
 THUMBNAIL = 160  # pixels along the longer side

@@ -14,8 +14,10 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.evaluation.comparison import TEST_SPLITS, MethodRuns
 from surefoot.evaluation.scores import SIDES
+from surefoot.lab.comparison.comparison import TEST_SPLITS, MethodRuns
+from surefoot.lab.tasks.task import Split, Task
+from surefoot.lab.tasks.toy import GRID, load_toy
 from surefoot.metrics import nll
 from surefoot.plots import draw_reliability, draw_strokes, percent_axes
 from surefoot.plots.curves import histogram, lowest_confidence, reliability
@@ -37,8 +39,6 @@ from surefoot.report.style import (
     plain_text,
     side_cycle,
 )
-from surefoot.tasks.task import Split, Task
-from surefoot.tasks.toy import GRID, load_toy
 from surefoot.text import short_number
 
 ACROSS = 4  # methods side by side in the figure of errors by confidence

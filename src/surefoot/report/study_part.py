@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from surefoot.calibrators import calibration_document
-from surefoot.evaluation.comparison import TEST_SPLITS, Cell, Comparison, MethodRuns
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import GroupScores, Score, number
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.run import PartStudy, Study
-from surefoot.intervals import LEVEL, quantile_of
+from surefoot.lab.comparison.comparison import TEST_SPLITS, Cell, Comparison, MethodRuns
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.run import PartStudy, Study
 from surefoot.metrics import METRICS
+from surefoot.metrics.intervals import LEVEL, quantile_of
 from surefoot.predictions.outcomes import Array, Index, clipped_loss
 from surefoot.predictions.predictions import Predictions
 from surefoot.report.study_questions import question_tables

@@ -2,10 +2,10 @@
 
 import math
 
-from surefoot.evaluation.compare import BEST_T, DECIDING
-from surefoot.evaluation.comparison import Comparison, Difference, Pair
 from surefoot.evaluation.scores import SIDES
-from surefoot.experiments.paper import ENSEMBLE_PAIRS, NOT_IN_PAPER, PAIRS, QUESTIONS, REFERENCE, Question
+from surefoot.lab.comparison.compare import BEST_T, DECIDING
+from surefoot.lab.comparison.comparison import Comparison, Difference, Pair
+from surefoot.lab.experiments.paper import ENSEMBLE_PAIRS, NOT_IN_PAPER, PAIRS, QUESTIONS, REFERENCE, Question
 from surefoot.metrics import Metric
 from surefoot.report.study_tables import (
     BEST_T_NOTE,

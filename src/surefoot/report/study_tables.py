@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from surefoot.errors import InputError, did_you_mean
-from surefoot.evaluation.compare import BEST_T, comparison_from_scores
-from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodRuns, read_scores
 from surefoot.evaluation.scores import SIDES
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.paper import (
+from surefoot.lab.comparison.compare import BEST_T, comparison_from_scores
+from surefoot.lab.comparison.comparison import Cell, Comparison, Difference, Mark, MethodRuns, read_scores
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.paper import (
     ENTROPY_ROWS,
     PAPER_TASKS,
     STUDENTS,
@@ -19,9 +19,9 @@ from surefoot.experiments.paper import (
     paper_entropy,
     paper_value,
 )
-from surefoot.experiments.results import described, without_absent_lenders
-from surefoot.intervals import StandardError
+from surefoot.lab.experiments.results import described, without_absent_lenders
 from surefoot.metrics import Metric
+from surefoot.metrics.intervals import StandardError
 from surefoot.report.tables import Column, Row, Section, Table, TableCell, to_html, to_latex, to_markdown
 from surefoot.report.views import write_files
 from surefoot.text import DASH, csv_text, exact_text, number_text, signed_interval_text, signed_text

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefoot.evaluation.compare import DECIDING, HEADLINE
-from surefoot.evaluation.comparison import SIGNIFICANCE, Comparison, Mark, MethodRuns, p_between
 from surefoot.evaluation.scores import SIDES
-from surefoot.experiments.methods import METHODS
-from surefoot.experiments.run import PartStudy
+from surefoot.lab.comparison.compare import DECIDING, HEADLINE
+from surefoot.lab.comparison.comparison import SIGNIFICANCE, Comparison, Mark, MethodRuns, p_between
+from surefoot.lab.experiments.methods import METHODS
+from surefoot.lab.experiments.run import PartStudy
 from surefoot.report.study_tables import STARRED
 from surefoot.report.tables import Column, Section, Table, TableCell, distinguishing
 from surefoot.text import count_of

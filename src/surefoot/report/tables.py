@@ -279,6 +279,6 @@ def to_html(tables: Sequence[Table], css_class: str = "methods") -> Markup:
 
 @cache
 def _html_template() -> "Template":
-    from surefoot.pages import template_named  # terminal tables need no templates
+    from surefoot.report.pages import template_named  # terminal tables need no templates
 
     return template_named("tables.html")

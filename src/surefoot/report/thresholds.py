@@ -12,14 +12,14 @@ from matplotlib.axes import Axes
 
 import surefoot.plots as plots
 from surefoot import __version__
-from surefoot.deploy.chunks import Source
-from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
-from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
-from surefoot.deploy.thresholds_file import thresholds_document
-from surefoot.intervals import Proportion
+from surefoot.decisions.chunks import Source
+from surefoot.decisions.groups import groups_document, of_groups, repeated_sentences
+from surefoot.decisions.thresholds import Thresholds, Unreachable, Zone
+from surefoot.decisions.thresholds_file import thresholds_document
 from surefoot.io import replacing
-from surefoot.pages import template_named
+from surefoot.metrics.intervals import Proportion
 from surefoot.plots.curves import highest_risk, risk_coverage
+from surefoot.report.pages import template_named
 from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, drawn_svg
 from surefoot.report.tables import Table, to_html
 from surefoot.report.views import View, flat

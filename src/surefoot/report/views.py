@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 
 from surefoot import __version__
 from surefoot.errors import InputError
-from surefoot.intervals import NAN
 from surefoot.io import all_or_none, make_folder, replacing
-from surefoot.pages import template_named
+from surefoot.metrics.intervals import NAN
+from surefoot.report.pages import template_named
 from surefoot.report.style import WIDTH, drawn_svg, side_style
 from surefoot.report.table_text import to_text
 from surefoot.report.tables import Table, to_html

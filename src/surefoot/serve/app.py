@@ -30,8 +30,8 @@ from torch import Tensor
 
 from surefoot import __version__
 from surefoot.errors import InputError
-from surefoot.images.decode import refusing_bombs
-from surefoot.pages import TEMPLATES, template_named
+from surefoot.lab.images.decode import refusing_bombs
+from surefoot.report.pages import TEMPLATES, template_named
 from surefoot.runtime import usable_cores
 from surefoot.serve.batching import LARGE, Batcher, PredictionError, Predictor
 from surefoot.serve.hosts import Hosts

@@ -12,13 +12,13 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from surefoot.decisions.decision import Familiar, Rule
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.decision import Familiar, Rule
 from surefoot.deploy.predict import Table
 from surefoot.deploy.rows import CSV, rows_of_csv, rows_of_json
 from surefoot.errors import InputError
-from surefoot.images.cache import reason_of
-from surefoot.images.decode import FORMATS, UNREADABLE, TooManyPixelsError, decode
+from surefoot.lab.images.cache import reason_of
+from surefoot.lab.images.decode import FORMATS, UNREADABLE, TooManyPixelsError, decode
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.predictions import Predictions
 from surefoot.runtime import usable_cores

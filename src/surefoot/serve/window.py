@@ -16,11 +16,11 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from surefoot.deploy.bundle import Bundle
-from surefoot.deploy.history import AlphaBudget, opened
-from surefoot.deploy.monitor import Check, check_shift, fingerprint, recorded_check
-from surefoot.deploy.monitor_text import monitor_verdict
-from surefoot.deploy.scores import scores_of
 from surefoot.errors import InputError
+from surefoot.monitoring.history import AlphaBudget, opened
+from surefoot.monitoring.monitor import Check, check_shift, fingerprint, recorded_check
+from surefoot.monitoring.monitor_text import monitor_verdict
+from surefoot.monitoring.scores import scores_of
 from surefoot.predictions.predictions import Predictions, concatenated
 from surefoot.serve.limits import Watch, yield_to_others
 

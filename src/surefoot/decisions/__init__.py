@@ -1,0 +1,1 @@
+"""Confidence thresholds and prediction sets: what to do with a prediction."""

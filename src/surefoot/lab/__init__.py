@@ -1,0 +1,1 @@
+"""What trains and compares: tasks, networks, training, methods, experiments, the store."""

@@ -1,0 +1,1 @@
+"""Methods compared over runs: means, paired tests, marks."""

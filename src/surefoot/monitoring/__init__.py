@@ -1,0 +1,1 @@
+"""Has the data shifted? Reference, detectors, checks, their history, accuracy without labels."""
