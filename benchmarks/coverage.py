@@ -1,4 +1,4 @@
-"""How often the intervals and tests of `surefoot.metrics.intervals` hold, in simulations where the truth is known.
+"""How often the intervals and tests of Surefoot hold, in simulations where the truth is known.
 
     python benchmarks/coverage.py [--simulations 4000] [--out benchmarks/results/coverage.md]
 

@@ -45,14 +45,17 @@ METRICS = ("metrics/test_*.py", "streaming/test_bounds.py", "streaming/test_scor
 AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "metrics": (("metrics/*.py",), METRICS),
     "calibrators": (("calibrators/*.py",), ("calibrators/test_*.py",)),
-    "evaluation": (("evaluation/*.py", "intervals.py"), ("evaluation/test_*.py", "streaming/test_*.py")),
+    "evaluation": (
+        ("evaluation/*.py", "lab/comparison/*.py", "metrics/intervals.py"),
+        ("evaluation/test_*.py", "streaming/test_*.py"),
+    ),
     "predictions": (
         ("predictions/[!e]*.py",),
         ("predictions/test_*.py", "streaming/test_batches.py", "metrics/test_*.py", "deploy/test_monitor.py"),
     ),
-    "store": (("store/*.py",), ("store/test_*.py",)),
+    "store": (("lab/store/*.py",), ("store/test_*.py",)),
     "training": (
-        ("recipes/recipe.py", "training/augment.py", "training/lo*.py"),
+        ("lab/recipes/recipe.py", "lab/training/augment.py", "lab/training/lo*.py"),
         (
             "recipes/test_recipe.py",
             "training/test_options.py",
@@ -61,18 +64,18 @@ AREAS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "search": (
-        ("experiments/methods.py", "experiments/search.py"),
+        ("lab/experiments/methods.py", "lab/experiments/search.py"),
         ("experiments/test_methods.py", "experiments/test_search.py", "experiments/test_plan.py"),
     ),
-    "tasks": (("tasks/split.py",), ("tasks/test_partition.py", "tasks/test_manifest.py")),
-    "novelty": (("novelty.py",), ("novelty/test_*.py",)),
+    "tasks": (("lab/tasks/split.py",), ("tasks/test_partition.py", "tasks/test_manifest.py")),
+    "novelty": (("lab/novelty.py",), ("novelty/test_*.py",)),
     "thresholds": (
         (
-            "deploy/chunks.py",
-            "deploy/decision.py",
-            "deploy/monitor.py",
-            "deploy/scores.py",
-            "deploy/thresholds.py",
+            "decisions/chunks.py",
+            "decisions/decision.py",
+            "decisions/thresholds.py",
+            "monitoring/monitor.py",
+            "monitoring/scores.py",
         ),
         (
             "deploy/test_decision.py",

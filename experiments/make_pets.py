@@ -1,7 +1,7 @@
 """Makes the file of the built-in task `pets` from the photographs, the same to the byte each time.
 
     python experiments/make_pets.py --root DATA --weights resnet18_animalfree.safetensors \\
-        -o src/surefoot/tasks/pets_data/pets.parquet
+        -o src/surefoot/lab/tasks/pets_data/pets.parquet
 
 DATA has Oxford-IIIT Pets in its published layout, with the authors' train.txt and val.txt. A row per
 photograph of the task cat-dog: id, split, label, breed, the embedding in float16, and for test photographs a

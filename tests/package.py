@@ -23,9 +23,9 @@ SMOKE = ROOT / "tests" / "smoke.py"
 EXTRAS = ("sklearn", "torch", "export", "serve", "ray", "backbones")
 NEEDED = (
     "surefoot/py.typed",
-    "surefoot/templates/study.html",
-    "surefoot/tasks/pets_data/pets.parquet",
-    "surefoot/tasks/pets_data/LICENSE.txt",
+    "surefoot/report/templates/study.html",
+    "surefoot/lab/tasks/pets_data/pets.parquet",
+    "surefoot/lab/tasks/pets_data/LICENSE.txt",
 )
 
 

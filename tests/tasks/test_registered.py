@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from surefoot import InputError
+from surefoot import InputError, registry
 from surefoot.lab.store.store import Store
 from surefoot.lab.tasks import TASKS, TaskEntry, task_named
 from surefoot.lab.workers.local import execute
@@ -30,7 +30,7 @@ def plugin(tmp_path, monkeypatch):
     """The path of a module that registers a task; what loading it changes is undone afterwards."""
     monkeypatch.delenv("SUREFOOT_PLUGINS", raising=False)
     monkeypatch.setattr(TASKS, "_entries", list(TASKS))
-    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setattr(registry, "_loaded", {})
     file = tmp_path / "outside_task.py"
     file.write_text(MODULE)
     yield str(file)

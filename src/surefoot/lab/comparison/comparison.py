@@ -57,7 +57,7 @@ class RunScore:
 
 @dataclass(frozen=True)
 class Difference:
-    """One method less another, averaged over runs; `surefoot.metrics.intervals` says what each interval means."""
+    """One method less another, averaged over runs; `metrics.intervals` says what each interval means."""
 
     value: float
     low: float = NAN  # new groups of images, or new images where there are no groups
