@@ -154,7 +154,7 @@ def test_installed_packages_announce_plugins(folder, tmp_path):
     info = tmp_path / "outside-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[surefoot.registry]\noutside = my_plugin\n")
+    (info / "entry_points.txt").write_text("[surefoot.plugins]\noutside = my_plugin\n")
     code = (
         f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(folder)!r}]\n"
         "from surefoot.cli import main; sys.argv = ['surefoot', 'ls', 'metrics']; main()"

@@ -12,7 +12,7 @@ def register(*entries: Metric | Calibrator | Method | TaskEntry | type[Variant])
     """Add entries to their registries; they then work wherever the built-in ones do.
 
     Call it in a module and name that module as a plugin (`plugins = ["my_module"]` in an experiment,
-    `surefoot --plugin my_module`, or the entry-point group `surefoot.registry`), so that worker processes
+    `surefoot --plugin my_module`, or the entry-point group `surefoot.plugins`), so that worker processes
     load it too.
 
     >>> from surefoot import Metric, register

@@ -74,7 +74,7 @@ class Registry(Sequence[Entry]):
         return self.named(index) if isinstance(index, str) else self._entries[index]
 
 
-GROUP = "surefoot.registry"  # the entry-point group of installed packages
+GROUP = "surefoot.plugins"  # the entry-point group of installed packages
 
 _loaded: dict[str, None] = {}  # names and paths in the order of loading; worker processes load them again
 
