@@ -30,7 +30,7 @@ from surefoot.predictions.files import read_predictions, write_predictions
 from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.outcomes import DECIMALS, Outcomes
 from surefoot.predictions.readers import Batch, Shape
-from surefoot.report.comparison import TableContext, comparison_tables
+from surefoot.report.study_tables import TableContext, comparison_tables
 
 Array = np.ndarray
 Work = Callable[[], object]

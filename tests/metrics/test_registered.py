@@ -13,8 +13,8 @@ from surefoot.evaluation.comparison import MethodRun, MethodRuns
 from surefoot.metrics import METRICS, ROOT, Metric
 from surefoot.metrics.selective import grows_with_errors
 from surefoot.predictions.labels import LabelKind
-from surefoot.report.evaluation import Subject, write_report
-from surefoot.report.summary import summarize
+from surefoot.report.evaluation import write_report
+from surefoot.report.evaluation_tables import Summary
 from surefoot.tasks.task import Split
 from tests.cli.command import surefoot
 from tests.conftest import draw_many_labels, draw_one_label
@@ -116,9 +116,7 @@ def test_they_are_evaluated_compared_and_reported_by_default(tmp_path):
         assert evaluation.uncalibrated["familiar"].metrics[metric.name].value == metric.function(ONE)
         assert evaluation.gap[metric.name].low <= evaluation.gap[metric.name].high
         assert np.isfinite(evaluation.change["familiar"][metric.name].low)
-    page = write_report(
-        Subject(summarize(evaluation), {"familiar": ONE, "unfamiliar": other}, calibration, {}), tmp_path
-    )
+    page = write_report(Summary(evaluation), tmp_path)
     text = page.read_text()
     written = json.loads((tmp_path / "report.json").read_text())
     for metric in ADDED:

@@ -12,7 +12,7 @@ from surefoot import InputError, Predictions
 from surefoot.evaluation.compare import compare_runs, comparison_from_scores
 from surefoot.evaluation.comparison import MethodRun, MethodRuns, RunScore
 from surefoot.metrics import METRICS
-from surefoot.report.comparison import (
+from surefoot.report.study_tables import (
     HEADER,
     TableContext,
     best_difference_table,
@@ -26,7 +26,7 @@ from surefoot.report.comparison import (
     reduction_table,
     summary_csv,
 )
-from surefoot.report.tables import TableCell, to_html, to_latex, to_markdown
+from surefoot.report.tables import TableCell
 
 GENDER = TableContext("gender")
 NLL = {  # familiar, then unfamiliar
@@ -265,11 +265,3 @@ def test_summary_is_numeric_and_whole(comparison):
     ends = [line[f"from_baseline{end}"] for end in ("", "_low", "_high", "_pairs", "_resampled")]
     assert ends == [repr(gap.value), repr(gap.low), repr(gap.high), "3", "3"]
     assert line["from_best"] == ""
-
-
-def test_every_format_prints_every_table(comparison):
-    tables = comparison_tables(comparison, GENDER)
-    for text in (to_markdown(tables), to_html(tables), to_latex(tables)):
-        assert text.count("Oracle") == 2  # in the two tables that hold every method
-        assert text.count("oracle: tuned on unfamiliar data") == 2
-        assert "nan" not in text.lower()

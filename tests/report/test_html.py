@@ -10,15 +10,15 @@ import pytest
 from surefoot import InputError, Predictions, fit_member_temperatures, fit_temperature
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.plots import curves as data
-from surefoot.report.evaluation import Subject, write_report
-from surefoot.report.summary import summarize
+from surefoot.report.evaluation import write_report
+from surefoot.report.evaluation_tables import Summary
 from tests.browser import CHROMIUM
 from tests.conftest import draw_many_labels, draw_one_label
 
 NASTY = ["<script>alert(1)</script>", "a & b", '"quoted"', "{{ 7 * 7 }}"]
 
 
-def subject(*, n=400, calibrated=True, resamples=20, **optional):
+def summary(*, n=400, calibrated=True, resamples=20, **optional):
     sides = {
         "familiar": draw_one_label(n, 4, sharpness=4, class_names=NASTY, **optional),
         "unfamiliar": draw_one_label(n, 4, sharpness=8, seed=1, class_names=NASTY, **optional),
@@ -26,15 +26,15 @@ def subject(*, n=400, calibrated=True, resamples=20, **optional):
     val = draw_one_label(n, 4, sharpness=4, seed=2, class_names=NASTY)
     calibration = fit_temperature(val) if calibrated else None
     evaluation = evaluate(*sides.values(), calibration=calibration, resamples=resamples)
-    return Subject(
-        summarize(evaluation), sides, calibration, {"familiar": "<b>f.npz</b>", "unfamiliar": "u.npz"}
-    )
+    return Summary(evaluation)
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     groups = [NASTY[0], "plain"] * 200
-    return write_report(subject(groups=groups), tmp_path_factory.mktemp("report") / "deep" / "er")
+    sources = {"familiar": "<b>f.npz</b>", "unfamiliar": "u.npz"}
+    folder = tmp_path_factory.mktemp("report") / "deep" / "er"
+    return write_report(summary(groups=groups), folder, sources=sources)
 
 
 def test_nothing_a_file_holds_reaches_the_page_unescaped(report):
@@ -80,7 +80,7 @@ def test_the_json_twin_holds_the_same_numbers(report):
 
 
 def test_a_hundred_thousand_rows_make_a_light_page(tmp_path):
-    page = write_report(subject(n=100_000, resamples=0), tmp_path)
+    page = write_report(summary(n=100_000, resamples=0), tmp_path)
     assert page.stat().st_size < 500_000
     assert (tmp_path / "report.json").stat().st_size < 500_000
 
@@ -89,14 +89,8 @@ def test_many_labels_members_and_one_side(tmp_path):
     sides = {"familiar": draw_many_labels(members=3), "unfamiliar": draw_many_labels(seed=1, members=3)}
     calibration = fit_member_temperatures(sides["familiar"])
     evaluation = evaluate(*sides.values(), calibration=calibration, resamples=5)
-    assert (
-        "Calibrated with T of each member = "
-        in write_report(Subject(summarize(evaluation), sides, calibration), tmp_path).read_text()
-    )
-    alone = {"familiar": draw_one_label()}
-    text = write_report(
-        Subject(summarize(evaluate(*alone.values(), resamples=5)), alone), tmp_path
-    ).read_text()
+    assert "Calibrated with T of each member = " in write_report(Summary(evaluation), tmp_path).read_text()
+    text = write_report(Summary(evaluate(draw_one_label(), resamples=5)), tmp_path).read_text()
     assert text.count("<svg") == 3
 
 
@@ -105,13 +99,13 @@ def test_degenerate_predictions_still_make_a_page(tmp_path):
         "familiar": Predictions.from_logits(np.zeros((1, 2)), [0]),
         "unfamiliar": Predictions.from_probs([[1.0, 0.0], [0.0, 1.0]], [0, 0]),
     }
-    assert write_report(Subject(summarize(evaluate(*sides.values(), resamples=3)), sides), tmp_path).exists()
+    assert write_report(Summary(evaluate(*sides.values(), resamples=3)), tmp_path).exists()
 
 
 def test_an_unwritable_folder_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write .*folder: Not a directory"):
-        write_report(subject(n=50, resamples=0), tmp_path / "file" / "folder")
+        write_report(summary(n=50, resamples=0), tmp_path / "file" / "folder")
 
 
 def test_reliability_bins_and_band():

@@ -8,7 +8,7 @@ from surefoot.experiments.paper import (
     paper_entropy,
     paper_value,
 )
-from surefoot.report.comparison import percent_reduction
+from surefoot.report.study_tables import percent_reduction
 
 # Read from the paper's pages by hand: its first table, in percent, and its complete table.
 TABLE_1 = {

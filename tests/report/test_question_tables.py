@@ -14,8 +14,8 @@ from surefoot.evaluation.comparison import Difference
 from surefoot.experiments.methods import METHODS
 from surefoot.experiments.paper import NOT_IN_PAPER, PAIRS, QUESTIONS
 from surefoot.intervals import StandardError
-from surefoot.report.questions import answer, pairs_csv, question_tables
-from surefoot.report.study_tables import table_context
+from surefoot.report.study_part import table_context
+from surefoot.report.study_questions import answer, pairs_csv, question_tables
 from tests.report.studies import Row, by_hand
 
 

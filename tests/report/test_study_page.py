@@ -18,13 +18,11 @@ from surefoot.evaluation.comparison import MethodRun
 from surefoot.experiments.run import Study, open_folder
 from surefoot.experiments.workflow import load_study
 from surefoot.predictions.labels import LabelKind
-from surefoot.report import gallery as study_gallery
 from surefoot.report import study as study_page
-from surefoot.report import study_figures
-from surefoot.report.figures import e99_picture
-from surefoot.report.gallery import part_gallery
-from surefoot.report.study_figures import drawable_methods, part_figures
-from surefoot.report.study_tables import mean_score, subgroups
+from surefoot.report import study_figures, study_gallery
+from surefoot.report.study_figures import drawable_methods, e99_picture, part_figures
+from surefoot.report.study_gallery import part_gallery
+from surefoot.report.study_part import mean_score, subgroups
 from surefoot.tasks import task_named
 from surefoot.tasks.task import Samples, Split, Task
 from tests.browser import CHROMIUM
@@ -265,34 +263,35 @@ def test_the_toy_panels_are_drawn_for_the_whole_plane_only(study):
         part=replace(part.part, task="toy/rings"),
         plan=replace(part.plan, task="toy/rings"),
     )
-    text = study_figures.toy_planes(drawable_methods(part, None)).picture.svg()
+    text = study_figures.toy_planes(drawable_methods(part, None)).svg()
     assert all(name in text for name in ("rings", "Single 1", "Ensemble"))
-    assert "toy" in [figure.picture.name for draw in part_figures(part, None) if (figure := draw())]
+    assert "toy" in [figure.name for draw in part_figures(part, None) if (figure := draw())]
 
 
 def test_a_figure_is_a_function_and_a_line(monkeypatch):
     def own(drawable):
-        picture = replace(e99_picture(drawable.few), name="own")
-        return study_figures.CaptionedFigure(picture, f"Of {', '.join(drawable.methods)}.")
+        picture = e99_picture(drawable.few)
+        return replace(picture, name="own", caption=f"Of {', '.join(drawable.methods)}.")
 
     monkeypatch.setattr(study_figures, "FIGURES", (own, lambda _: None))
     draw, draw_none = part_figures(drawn_part(), None)
     assert draw_none() is None
     figure = draw()
-    assert (figure.picture.name, figure.caption) == ("own", "Of single, ensemble.")
+    assert (figure.name, figure.caption) == ("own", "Of single, ensemble.")
 
 
 def test_a_method_far_above_the_others_does_not_flatten_the_cost_figure():
     part = by_hand({"single": Row((3.5,)), "single-t": Row((0.7,)), "ensemble": Row((0.6,))})
     drawn = {method.name: drawn_part().comparison.methods[0].runs[0] for method in part.comparison.methods}
     figure = study_figures.cost(drawable_methods(with_runs(part, drawn), None))
-    assert len(figure.picture.figure.axes[0].lines) == 2
+    assert len(figure.figure.axes[0].lines) == 2
     assert "Too high to draw: Single (NLL 3.50)." in figure.caption
 
 
 def test_a_temperature_curve_for_each_kind_of_network(study, monkeypatch):
     drawn = []
-    monkeypatch.setattr(study_figures, "temperature_picture", drawn.extend)
+    drawn_by = study_figures.temperature_picture
+    monkeypatch.setattr(study_figures, "temperature_picture", lambda m: drawn.extend(m) or drawn_by(m))
     study_figures.temperature_curves(drawable_methods(study.parts[0], None))
     assert [method.name for method in drawn] == ["single-t", "t-of-ensemble", "g-distill"]
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from surefoot.cli.terminal import print_tables
 from surefoot.evaluation.comparison import read_scores
 from surefoot.experiments.run import Study
-from surefoot.report.study import part_reports, write_part_tables
-from surefoot.report.study_tables import part_names, safe_name
-from tests.cli.command import rows_of
-from tests.report.studies import HOSTILE, UNFAMILIAR, empty_part, hostile, nll_by_hand
+from surefoot.report.study import write_part_tables
+from surefoot.report.study_part import part_names, part_reports
+from surefoot.report.study_tables import safe_name
+from tests.report.studies import UNFAMILIAR, empty_part, nll_by_hand
 
 
 def headline_tables(study):
@@ -72,14 +72,6 @@ def test_the_headline_has_the_means_on_both_sides(made):
     assert headline_tables(Study(made.experiment, (empty_part(),))) == []
 
 
-def test_hostile_names_stay_text_in_every_format(made, tmp_path):
-    paths = write_tables(hostile(made).study(resamples=0), tmp_path)
-    assert all(path.parent == tmp_path / "tables" for path in paths)
-    for path in paths[:3]:
-        assert HOSTILE not in path.read_text()
-    assert "&lt;/script&gt;" in paths[2].read_text()
-
-
 def test_a_method_without_the_one_that_lends_its_variance_can_be_reported(made):
     plan = made.plan
     alone = tuple(planned for planned in plan.methods if planned.method.name == "ensemble")
@@ -100,11 +92,3 @@ def test_in_a_narrow_terminal_no_number_is_cut(made, monkeypatch):
     for cell in grids[0].rows[0]:
         assert cell.text in text
     assert "…" not in text
-
-
-def test_without_a_terminal_the_tables_are_plain_text(made, capsys):
-    print_tables(headline_tables(made.study(resamples=0)))
-    output = capsys.readouterr().out
-    assert output.startswith("Methods on toy/small, mlp\n")
-    assert ["Single", "2"] in [row[:2] for row in rows_of(output)]
-    assert "**" not in output

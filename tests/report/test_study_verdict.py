@@ -11,11 +11,9 @@ from surefoot import Predictions
 from surefoot.evaluation.comparison import Mark, MethodRun
 from surefoot.experiments.experiment import EXPERIMENTS
 from surefoot.experiments.methods import METHODS
-from surefoot.report import choice as choices
-from surefoot.report.brief import brief_tables, brief_verdict
-from surefoot.report.choice import choice_of
-from surefoot.report.study import PartReport
-from surefoot.report.study_tables import table_context
+from surefoot.report import study_verdict as choices
+from surefoot.report.study_part import PartReport
+from surefoot.report.study_verdict import brief_tables, brief_verdict, choice_of
 from tests.report.studies import SIDES, Row, by_hand, empty_part
 
 NAN = math.nan
@@ -236,8 +234,7 @@ def test_any_numbers_make_one_to_three_sentences(given_rows):
 
 
 def reported(part):
-    choice = choice_of(part)
-    return PartReport("letters", part, table_context(part), choice, verdict_of(part), [], [], [], groups=None)
+    return PartReport("letters", part)
 
 
 def test_the_quickstart_ends_with_the_problem_the_best_method_and_the_cheap_one():

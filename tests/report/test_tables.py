@@ -8,13 +8,12 @@ import pytest
 from surefoot import fit_temperature
 from surefoot.evaluation.evaluate import evaluate
 from surefoot.evaluation.scores import Score, evaluation_document
-from surefoot.report.summary import (
+from surefoot.report.evaluation_tables import (
     difference_text,
     evaluation_csv,
     evaluation_tables,
     evaluation_verdict,
     score_text,
-    summarize,
 )
 from surefoot.report.tables import Table, to_latex, to_markdown
 from tests.conftest import draw_many_labels, draw_one_label
@@ -45,25 +44,6 @@ def test_document_holds_every_number_and_no_nan(evaluation):
     assert document["familiar"]["metrics"]["ece_floor"]["low"] is None
     assert document["familiar"]["worst_group"]["nll"]["group"] in ("a|b_<c>", "d")
     assert set(document["change"]) == set(document["uncalibrated"]) == {"familiar", "unfamiliar"}
-
-
-def test_markdown_keeps_its_columns_whatever_the_names(evaluation):
-    text = to_markdown(evaluation_tables(evaluation))
-    for line in text.splitlines():
-        if line.startswith("|"):
-            unescaped = line.replace("\\\\", "").replace("\\|", "")
-            assert unescaped.count("|") in (4, 5, 6)
-    assert "<c>" not in text
-
-
-def test_latex_escapes_what_latex_reads():
-    text = to_latex([Table.of_text("50% & more", ("a_b", "{c}"), (("x<y", "[1, 2] $3 #4 ~ ^ \\"),))])
-    assert r"\caption{50\% \& more}" in text
-    assert r"a\_b & \{c\} \\" in text
-    assert (
-        r"x\textless{}y & {}[1, 2] \$3 \#4 \textasciitilde{} \textasciicircum{} \textbackslash{} \\" in text
-    )
-    assert text.count(r"\toprule") == text.count(r"\bottomrule") == 1
 
 
 def test_csv_is_numeric(evaluation):
@@ -102,13 +82,6 @@ def test_verdict_says_which_way(evaluation):
     )
     assert evaluation_verdict(evaluation)[-2].startswith("Calibration changed familiar NLL from ")
     assert "mean average precision" in evaluation_verdict(evaluate(draw_many_labels(), resamples=10))[0]
-
-
-def test_a_summary_is_the_tables_and_the_verdict(evaluation):
-    summary = summarize(evaluation)
-    assert summary.evaluation is evaluation
-    assert list(summary.tables) == evaluation_tables(evaluation)
-    assert list(summary.verdict) == evaluation_verdict(evaluation)
 
 
 def test_columns_of_numbers_are_aligned_to_the_right():

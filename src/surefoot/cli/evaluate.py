@@ -30,10 +30,9 @@ from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
-    from surefoot.calibrators import Calibration
     from surefoot.evaluation.scores import Evaluation
     from surefoot.metrics import Metric
-    from surefoot.report.summary import Summary
+    from surefoot.report.evaluation_tables import Summary
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -192,27 +191,25 @@ def evaluate(
         seed=seed,
         progress=progress_shown(),
     )
-    from surefoot.report.summary import summarize
+    from surefoot.report.evaluation_tables import Summary
 
-    summary = summarize(evaluation)
+    summary = Summary(evaluation)
     if output_format is Format.TABLE and not all_metrics:
         _print_headline(summary, {m.name for m in chosen} if metric else _added(error_above, conditions))
     else:
         _print(summary, output_format)
     if report is not None:
-        _write_report(summary, fitted, paths, report)
+        _write_report(summary, paths, report)
     _fail_if(conditions, evaluation)
 
 
-def _write_report(
-    summary: "Summary", fitted: "Calibration | None", paths: dict[str, Path], folder: Path
-) -> None:
+def _write_report(summary: "Summary", paths: dict[str, Path], folder: Path) -> None:
     from surefoot.cli.terminal import busy
-    from surefoot.report.evaluation import Subject, write_report
+    from surefoot.report.evaluation import write_report
 
     sources = {side: path_text(path) for side, path in paths.items()}
     with busy("drawing the report"):
-        page = write_report(Subject(summary, summary.evaluation.predictions, fitted, sources), folder)
+        page = write_report(summary, folder, sources=sources)
     echo_written(f"report: {page}")
 
 
@@ -261,7 +258,7 @@ def _streamable(metrics: "list[Metric]", requested: Collection[str]) -> "list[Me
 def _added(thresholds: list[float] | None, conditions: list[Condition]) -> set[str]:
     """The names of the headline metrics, and of those that other options ask for."""
     from surefoot.metrics import error_above_metric
-    from surefoot.report.headline import HEADLINES
+    from surefoot.report.evaluation_tables import HEADLINES
 
     above = (error_above_metric(threshold).name for threshold in thresholds or ())
     return {*HEADLINES, *above, *(condition.metric for condition in conditions)}
@@ -269,7 +266,7 @@ def _added(thresholds: list[float] | None, conditions: list[Condition]) -> set[s
 
 def _print_headline(summary: "Summary", metrics: set[str]) -> None:
     from surefoot.cli.terminal import print_sentences, print_tables
-    from surefoot.report.headline import headline_tables
+    from surefoot.report.evaluation_tables import headline_tables
 
     print_sentences(summary.verdict)
     print_tables(headline_tables(summary.evaluation, metrics, more="--all shows every metric."))
@@ -281,7 +278,7 @@ def _print(summary: "Summary", output_format: Format) -> None:
 
     from surefoot.cli.terminal import print_sentences, print_tables
     from surefoot.evaluation.scores import evaluation_document
-    from surefoot.report.summary import evaluation_csv
+    from surefoot.report.evaluation_tables import evaluation_csv
     from surefoot.report.tables import to_latex, to_markdown
 
     if output_format is Format.TABLE:

@@ -145,8 +145,12 @@ def report(
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.comparison import headline_table
-    from surefoot.report.study_tables import scores_compared, scores_context, write_score_tables
+    from surefoot.report.study_tables import (
+        headline_table,
+        scores_compared,
+        scores_context,
+        write_score_tables,
+    )
     from surefoot.report.tables import distinguishing
 
     context, comparison = scores_context(path, paper), scores_compared(path, method)
@@ -172,8 +176,8 @@ def _report(
     with may_fork(), busy("scoring, resampling and drawing"):
         study = load_study(experiment, store=store, values=given, methods=method)
         assert study.folder is not None
-        from surefoot.report.brief import brief_tables, brief_verdict, next_steps
         from surefoot.report.study import report_folder, write_study  # so that a refusal does not wait for it
+        from surefoot.report.study_verdict import brief_tables, brief_verdict, next_steps
 
         written = write_study(study, report_folder(study))
     for part in written.parts:
@@ -222,7 +226,7 @@ def _print_change(change: "ExperimentChange", output_format: Format) -> None:
     import json
 
     from surefoot.cli.terminal import print_tables
-    from surefoot.report.changes import (
+    from surefoot.report.change import (
         change_csv,
         change_document,
         change_notes,

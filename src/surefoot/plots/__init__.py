@@ -306,12 +306,20 @@ def finish_risk_coverage(axes: Axes) -> None:
     percent_axes(axes.xaxis, axes.yaxis)
 
 
+def limit_risk(axes: Axes) -> None:
+    """Heights that a few wrong predictions at very low coverage do not decide."""
+    drawn = [np.asarray(line.get_data(), dtype=np.float64).tolist() for line in axes.lines]
+    highest = max((curves.highest_risk(coverage, risk) for coverage, risk in drawn), default=0.0)
+    if highest > 0:
+        axes.set_ylim(0, min(1.02, 1.15 * highest))
+
+
 def draw_temperature_path(
-    axes: Axes, curve: curves.TemperatureCurve | curves.MethodCurve, name: str, *, edge: str = "none"
-) -> None:
+    axes: Axes, curve: curves.TemperatureCurve, name: str, *, edge: str = "none"
+) -> Line2D:
     """NLL of both sides while T varies: triangle T = 1, X calibrated, dots from T = 2 by 0.25."""
     style = Style(axes)
-    axes.plot(curve.familiar, curve.unfamiliar, alpha=0.8, label=name or None, **style.line)
+    (line,) = axes.plot(curve.familiar, curve.unfamiliar, alpha=0.8, label=name or None, **style.line)
     dots = [i for i, t in enumerate(curve.temperature) if t >= 2 and t * 4 == round(t * 4)]
     points = [curve.familiar[i] for i in dots], [curve.unfamiliar[i] for i in dots]
     axes.plot(*points, ".", color=style.colour, markersize=4)
@@ -319,6 +327,7 @@ def draw_temperature_path(
     axes.plot(*curve.uncalibrated, "^", **mark)
     if curve.calibrated is not None:
         axes.plot(*curve.calibrated, "X", **mark)
+    return line
 
 
 def write_temperatures(axes: Axes, curve: curves.TemperatureCurve) -> None:

@@ -1,26 +1,27 @@
 """The result of `surefoot monitor` as a table and a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
+import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.deploy.chunks import Keys
 from surefoot.deploy.findings import FEWEST
 from surefoot.deploy.monitor import Check, Checked, novelty_name
-from surefoot.deploy.monitor_text import TITLES, monitor_verdict
+from surefoot.deploy.monitor_text import TITLES, monitor_document, monitor_verdict
 from surefoot.io import replacing
 from surefoot.pages import template_named
-from surefoot.plots import percent_axes
 from surefoot.predictions.outcomes import Array
-from surefoot.report.style import COLOURS, GREY, LINES, STYLE, svg_of
+from surefoot.report.style import COLOURS, GREY, LINES, STYLE, drawn_svg
 from surefoot.report.tables import Column, Section, Table, TableCell, to_html
+from surefoot.report.views import View, flat
 from surefoot.text import (
     count_of,
     interval_text,
@@ -79,19 +80,30 @@ CAPTIONS = {
 }
 
 
+def _figures(checked: Checked, recent: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Title, SVG and caption of each figure."""
+    reference, current = checked.reference, checked.current
+    novelty = novelty_name(reference, current)
+    histograms = {"confidence": (reference.confidence, current.confidence)}
+    if novelty is not None:
+        histograms[novelty] = (reference.novelty[novelty], current.novelty[novelty])
+    for name, values in histograms.items():
+        label = f"Histogram of {TITLES[name]}, reference and current"
+        svg = drawn_svg(f"monitor-{name}", label, STYLE, partial(_histogram, name=name, values=values))
+        yield TITLES[name].capitalize(), svg, CAPTIONS["novelty" if name == novelty else "confidence"]
+    if len(recent) > 1:
+        draw = partial(_timeline, check=checked.check, history=recent)
+        svg = drawn_svg("monitor-looks", "Estimated accuracy at every check", STYLE, draw)
+        yield "All checks", svg, CAPTIONS["checks"]
+        draw = partial(_evidence_over_time, history=recent)
+        svg = drawn_svg("monitor-evidence", "The smallest corrected p-value at every check", STYLE, draw)
+        yield "Evidence over time", svg, CAPTIONS["evidence"]
+
+
 def write_monitor_page(checked: Checked, sources: Mapping[str, str], path: str | Path) -> None:
     """Write one self-contained page."""
     check, reference, current = checked.check, checked.reference, checked.current
     recent = list(checked.checks)[-CHECKS_SHOWN:]
-    confidence = _histogram("confidence", reference.confidence, current.confidence)
-    figures = [("Confidence", confidence, CAPTIONS["confidence"])]
-    name = novelty_name(reference, current)
-    if name is not None:
-        novelty = _histogram(name, reference.novelty[name], current.novelty[name])
-        figures.append((TITLES[name].capitalize(), novelty, CAPTIONS["novelty"]))
-    if len(recent) > 1:
-        figures.append(("All checks", _timeline(check, recent), CAPTIONS["checks"]))
-        figures.append(("Evidence over time", _evidence_over_time(recent), CAPTIONS["evidence"]))
     text = template_named("monitor.html").render(
         check=check,
         verdict=monitor_verdict(check),
@@ -100,7 +112,7 @@ def write_monitor_page(checked: Checked, sources: Mapping[str, str], path: str |
         fewest=FEWEST,
         new_groups=_new_groups(reference.groups, current.groups),
         unfamiliar=to_html([_unfamiliar_table(check)], "unfamiliar"),
-        figures=[(title, Markup(svg), caption) for title, svg, caption in figures],
+        figures=[(title, Markup(svg), caption) for title, svg, caption in _figures(checked, recent)],
         history=to_html([_history_table(recent)], "checks") if len(recent) > 1 else "",
         count=len(recent),
         sources=sources,
@@ -157,57 +169,72 @@ def _history_table(history: Sequence[Mapping[str, Any]]) -> Table:
     return Table.of_text("", ("check", "at", "n", "estimated accuracy", "alarm"), rows)
 
 
-def _histogram(name: str, reference: Array, current: Array) -> str:
+def _histogram(axes: Axes, name: str, values: tuple[Array, Array]) -> None:
     """Both sides in the same bins, over the middle 99.8% of them together."""
-    low, high = np.percentile(np.concatenate([reference, current]), [0.1, 99.9])
+    low, high = np.percentile(np.concatenate(values), [0.1, 99.9])
     edges = np.linspace(low, max(high, low + 1e-9), BINS + 1)
-    with rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 3.6), layout="constrained")
-        axes = figure.subplots()
-        for (side, style), values in zip(SIDES.items(), (reference, current), strict=True):
-            counts, _ = np.histogram(np.clip(values, edges[0], edges[-1]), edges)
-            line: Any = {"color": COLOURS[style], "linestyle": LINES[style], "linewidth": 2, "label": side}
-            axes.stairs(counts / counts.sum(), edges, **line)
-        axes.set(xlabel=TITLES[name], ylabel="share of rows")
-        percent_axes(axes.yaxis)
-        axes.legend(loc="best")
-        return svg_of(figure, f"monitor-{name}", f"Histogram of {TITLES[name]}, reference and current")
+    for (side, style), of_side in zip(SIDES.items(), values, strict=True):
+        counts, _ = np.histogram(np.clip(of_side, edges[0], edges[-1]), edges)
+        line: Any = {"color": COLOURS[style], "linestyle": LINES[style], "linewidth": 2, "label": side}
+        axes.stairs(counts / counts.sum(), edges, **line)
+    axes.set(xlabel=TITLES[name], ylabel="share of rows")
+    plots.percent_axes(axes.yaxis)
+    axes.legend(loc="best")
 
 
-def _timeline(check: Check, history: Sequence[Mapping[str, Any]]) -> str:
-    with rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 3.6), layout="constrained")
-        axes = figure.subplots()
-        axes.axhline(check.reference_accuracy.value, color=GREY, linewidth=1.2)
-        for alarm, marker, colour in ((False, "o", COLOURS["familiar"]), (True, "X", COLOURS["unfamiliar"])):
-            some = [each for each in history if each["alarm"] is alarm]
-            if not some:
-                continue
-            values, low, high = ([each["accuracy"][end] for each in some] for end in ("value", "low", "high"))
-            numbers = [each["look"] for each in some]
-            axes.vlines(numbers, low, high, color=colour, linewidth=1)
-            label = "alarm" if alarm else "no alarm"
-            axes.plot(numbers, values, marker, color=colour, markersize=6, label=label)
-        axes.set(xlabel="check", ylabel="estimated accuracy")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        percent_axes(axes.yaxis)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above: the intervals are everywhere
-        return svg_of(figure, "monitor-looks", "Estimated accuracy at every check")
+def _timeline(axes: Axes, check: Check, history: Sequence[Mapping[str, Any]]) -> None:
+    axes.axhline(check.reference_accuracy.value, color=GREY, linewidth=1.2)
+    for alarm, marker, colour in ((False, "o", COLOURS["familiar"]), (True, "X", COLOURS["unfamiliar"])):
+        some = [each for each in history if each["alarm"] is alarm]
+        if not some:
+            continue
+        values, low, high = ([each["accuracy"][end] for each in some] for end in ("value", "low", "high"))
+        numbers = [each["look"] for each in some]
+        axes.vlines(numbers, low, high, color=colour, linewidth=1)
+        label = "alarm" if alarm else "no alarm"
+        axes.plot(numbers, values, marker, color=colour, markersize=6, label=label)
+    axes.set(xlabel="check", ylabel="estimated accuracy")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plots.percent_axes(axes.yaxis)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above: the intervals are everywhere
 
 
-def _evidence_over_time(history: Sequence[Mapping[str, Any]]) -> str:
+def _evidence_over_time(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
     """The smallest corrected p-value of every check that has any, with its level."""
     known = [each for each in history if each["adjusted"]]
     numbers = [each["look"] for each in known]
-    with rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 3.6), layout="constrained")
-        axes = figure.subplots()
-        axes.plot(numbers, [each["level"] for each in known], color=GREY, linewidth=1.2, label="level")
-        smallest = [max(min(each["adjusted"].values()), SMALLEST_P) for each in known]
-        axes.plot(numbers, smallest, "o-", color=COLOURS["familiar"], markersize=5, label="smallest p")
-        axes.set(xlabel="check", ylabel="corrected p", yscale="log")
-        axes.yaxis.set_major_formatter(lambda p, _: f"{p:g}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(loc="best")
-        return svg_of(figure, "monitor-evidence", "The smallest corrected p-value at every check")
+    axes.plot(numbers, [each["level"] for each in known], color=GREY, linewidth=1.2, label="level")
+    smallest = [max(min(each["adjusted"].values()), SMALLEST_P) for each in known]
+    axes.plot(numbers, smallest, "o-", color=COLOURS["familiar"], markersize=5, label="smallest p")
+    axes.set(xlabel="check", ylabel="corrected p", yscale="log")
+    axes.yaxis.set_major_formatter(lambda p, _: f"{p:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.legend(loc="best")
+
+
+def check_view(check: Check) -> View:
+    """How the check of a monitor looks."""
+    verdict = monitor_verdict(check)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for each in check.findings:
+            plain = ("name", "reference", "current", "distance", "p", "adjusted")
+            intervals = flat(change=each.change, more_novel=each.more_novel)
+            yield {name: getattr(each, name) for name in plain} | intervals
+
+    def draw(ax: Axes | None) -> Axes:
+        accuracies = {"reference": check.reference_accuracy, "current": check.accuracy}
+        rows = {name: {"accuracy": interval} for name, interval in accuracies.items()}
+        axes = plots.draw_intervals(plots.given_or_new(ax), rows, "accuracy, estimated for the current data")
+        plots.percent_axes(axes.xaxis)
+        return axes
+
+    return View(
+        "Monitor: " + ("alarm" if check.alarm else "no alarm"),
+        tuple(verdict),
+        (monitor_table(check).select("compared", "reference", "current", "change", "p", "p (corrected)"),),
+        rows,
+        lambda: monitor_document(check, verdict),
+        draw,
+    )

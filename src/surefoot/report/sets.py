@@ -1,9 +1,16 @@
-"""The result of `surefoot sets` as a table and a verdict."""
+"""The result of `surefoot sets` as a table, a verdict and a plot."""
 
+from collections.abc import Iterator
+from typing import Any
+
+from matplotlib.axes import Axes
+
+import surefoot.plots as plots
 from surefoot.deploy.groups import of_groups, repeated_sentences
-from surefoot.deploy.sets import Sets
+from surefoot.deploy.sets import Sets, sets_document
 from surefoot.report.tables import Table
 from surefoot.report.thresholds import proportion_text
+from surefoot.report.views import View, flat
 from surefoot.text import percent_range
 
 
@@ -47,3 +54,35 @@ def sets_verdict(sets: Sets) -> list[str]:
     if share.high < sets.coverage:
         return [*sentences, f"{scope}: {found}, less than on familiar data."]
     return [*sentences, f"{scope}, but these rows are within it: {found}."]
+
+
+def sets_view(sets: Sets) -> View:
+    """How prediction sets look."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for data, each in sets.measured.items():
+            size = {"mean_size": each.mean_size}
+            yield {"data": data, **flat(coverage=each.coverage), **size, **flat(single=each.single)}
+
+    def draw(ax: Axes | None) -> Axes:
+        """How many sets contain the true class, with 95% intervals, and what is guaranteed."""
+        axes = plots.given_or_new(ax)
+        shares = {name: each.coverage for name, each in sets.measured.items() if each.coverage.n}
+        for place, share in enumerate(shares.values()):
+            axes.plot([share.low, share.high], [place, place], color="C0", linewidth=1.4)
+            axes.plot(share.value, place, "o", color="C0")
+        axes.axvline(sets.coverage, color="C3", linewidth=1, label="guaranteed on familiar data")
+        axes.set_yticks(range(len(shares)), list(shares))
+        axes.set_ylim(len(shares) - 0.5, -0.5)
+        axes.set_xlabel("sets that contain the true class")
+        axes.legend()
+        return axes
+
+    return View(
+        "Prediction sets",
+        tuple(sets_verdict(sets)),
+        (sets_table(sets),),
+        rows,
+        lambda: sets_document(sets),
+        draw,
+    )

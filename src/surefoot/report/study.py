@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -11,36 +11,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
+from matplotlib.axes import Axes
 
+import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.calibrators import save_calibration
 from surefoot.evaluation.comparison import scores_text
 from surefoot.experiments.experiment import EXPERIMENTS, Experiment
-from surefoot.experiments.run import PartStudy, Study, read_folder
+from surefoot.experiments.run import Study, read_folder
 from surefoot.experiments.workflow import REPORT_VALUES
-from surefoot.io import all_or_none, make_folder, replacing, toml_text
+from surefoot.io import all_or_none, make_folder, toml_text
 from surefoot.pages import template_named
-from surefoot.report.brief import first_tables
-from surefoot.report.choice import Choice, choice_of, verdict_of
-from surefoot.report.comparison import TableContext, comparison_tables, summary_csv
-from surefoot.report.gallery import Gallery, part_gallery
-from surefoot.report.questions import pairs_csv, question_tables
-from surefoot.report.study_figures import CaptionedFigure, part_figures
-from surefoot.report.study_tables import (
-    LONGEST_NAME,
-    Subgroups,
-    fitted_table,
-    headline_tables,
-    part_document,
-    part_names,
-    safe_name,
-    subgroup_table,
-    subgroups,
-    table_context,
-    write_table_files,
-    write_texts,
-)
-from surefoot.report.tables import Table, to_html
+from surefoot.report.study_figures import part_figures
+from surefoot.report.study_gallery import Gallery, part_gallery
+from surefoot.report.study_part import PartReport, fitted_table, part_reports, subgroup_table
+from surefoot.report.study_questions import pairs_csv
+from surefoot.report.study_tables import LONGEST_NAME, safe_name, summary_csv, write_table_files
+from surefoot.report.study_verdict import first_tables
+from surefoot.report.style import Picture
+from surefoot.report.tables import to_html
+from surefoot.report.views import View, write_files
 from surefoot.runtime import in_processes, one_thread
 from surefoot.text import confidence_text
 
@@ -65,53 +55,11 @@ class Pictures:
 
 
 @dataclass(frozen=True, eq=False)
-class PartReport:
-    """What is reported of one task, computed once for the terminal, the page, the JSON and the files."""
-
-    name: str  # of its files, and its anchor in the page
-    study: PartStudy
-    context: TableContext
-    choice: Choice | None
-    verdict: list[str]
-    headline: list[Table]
-    questions: list[Table]
-    tables: list[Table]
-    groups: Subgroups | None
-
-    @property
-    def recommended(self) -> str | None:
-        """The name of the method to use."""
-        return None if self.choice is None else self.choice.chosen.name
-
-
-@dataclass(frozen=True, eq=False)
 class StudyReport:
     """The report of each part, and the page that was written."""
 
     parts: tuple[PartReport, ...]
     page: Path
-
-
-def part_reports(study: Study) -> tuple[PartReport, ...]:
-    """Choice, verdict, tables and subgroups of every part."""
-    reports = []
-    for name, part in zip(part_names(study), study.parts, strict=True):
-        choice, context = choice_of(part), table_context(part)
-        recommended = None if choice is None else choice.chosen.name
-        reports.append(
-            PartReport(
-                name=name,
-                study=part,
-                context=context,
-                choice=choice,
-                verdict=verdict_of(part, choice),
-                headline=headline_tables(part.comparison, context),
-                questions=question_tables(part.comparison, context),
-                tables=comparison_tables(part.comparison, context),
-                groups=subgroups(part, recommended),
-            )
-        )
-    return tuple(reports)
 
 
 def report_folder(study: Study) -> Path:
@@ -165,7 +113,7 @@ def _write_report(
                 if run.calibration is not None:
                     file = f"{part.name}-{safe_name(method.name)}-run{run.run}.json"
                     save_calibration(run.calibration, folder / "calibrations" / file)
-        _write_pictures(part.name, of_part, folder / "figures")
+        write_files(folder / "figures", _picture_files(part.name, of_part))
     about = {
         "surefoot": __version__,
         "versions": {
@@ -174,13 +122,13 @@ def _write_report(
         },
         "reproduce": [_command(study)],
     }
-    documents = [
-        part_document(part.study, part.name, part.verdict, part.choice, part.groups) for part in parts
-    ]
-    document = {**about, "experiment": experiment.as_dict(), "parts": documents}
+    document = {
+        **about,
+        "experiment": experiment.as_dict(),
+        "parts": [part.document(part.groups) for part in parts],
+    }
     page = _page(experiment, about, parts, pictures)
-    for file, text in (("report.json", json.dumps(document, indent=1)), ("report.html", page)):
-        _write(folder / file, text.encode())
+    write_files(folder, {"report.json": json.dumps(document, indent=1), "report.html": page})
     return StudyReport(parts, folder / "report.html")
 
 
@@ -202,12 +150,12 @@ def _command(study: Study) -> str:
 def write_part_tables(part: PartReport, folder: Path) -> list[Path]:
     """A part's tables as Markdown, LaTeX, HTML and CSV; their paths."""
     texts = {
-        "scores.csv": scores_text(part.study.comparison),
-        "summary.csv": summary_csv(part.study.comparison, part.context),
-        "pairs.csv": pairs_csv(part.study.comparison),
+        f"{part.name}-scores.csv": scores_text(part.study.comparison),
+        f"{part.name}-summary.csv": summary_csv(part.study.comparison, part.context),
+        f"{part.name}-pairs.csv": pairs_csv(part.study.comparison),
     }
     tables = write_table_files([*part.questions, *part.tables], folder, part.name)
-    return [*tables, *write_texts(texts, folder, part.name)]
+    return [*tables, *write_files(folder, texts)]
 
 
 def _drawn_pictures(parts: Sequence[PartReport]) -> list[Pictures]:
@@ -221,28 +169,23 @@ def _drawn_pictures(parts: Sequence[PartReport]) -> list[Pictures]:
     return [Pictures(next(drawn), tuple(filter(None, islice(drawn, len(draw) - 1)))) for draw in draws]
 
 
-def _drawn(part: str, draw: Callable[[], CaptionedFigure | None]) -> Drawn | None:
-    if (figure := draw()) is None:
+def _drawn(part: str, draw: Callable[[], Picture | None]) -> Drawn | None:
+    if (picture := draw()) is None:
         return None
-    picture = replace(figure.picture, name=f"{part}-{figure.picture.name}")
-    return Drawn(figure.picture.name, picture.svg(), picture.png(), figure.caption)
+    named = replace(picture, name=f"{part}-{picture.name}")
+    return Drawn(picture.name, named.svg(), named.png(), picture.caption)
 
 
-def _write_pictures(part: str, pictures: Pictures, folder: Path) -> None:
-    """Each figure as SVG and PNG, the gallery as PNG."""
-    make_folder(folder)
+def _picture_files(part: str, pictures: Pictures) -> dict[str, bytes]:
+    """Each figure as SVG and PNG, the gallery as PNG; by the names of the files."""
+    files: dict[str, bytes] = {}
     if pictures.gallery is not None and pictures.gallery.png is not None:
-        _write(folder / f"{part}-gallery.png", pictures.gallery.png)
+        files[f"{part}-gallery.png"] = pictures.gallery.png
     for drawn in pictures.figures:
         # A file of its own has a white background, and ink that does not depend on a page.
         alone = drawn.svg.replace("<svg ", '<svg style="background:#fff;color:#1c2126" ', 1)
-        _write(folder / f"{part}-{drawn.name}.svg", alone.encode())
-        _write(folder / f"{part}-{drawn.name}.png", drawn.png)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replacing(path) as temporary:
-        temporary.write_bytes(content)
+        files |= {f"{part}-{drawn.name}.svg": alone.encode(), f"{part}-{drawn.name}.png": drawn.png}
+    return files
 
 
 def _page(
@@ -262,4 +205,48 @@ def _page(
         subgroup_table=subgroup_table,
         fitted_table=fitted_table,
         percent=confidence_text,
+    )
+
+
+def study_view(study: Study) -> View:
+    """How a study looks."""
+    parts = part_reports(study)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for part in study.parts:
+            for method in part.comparison.methods:
+                for (side, metric), cell in method.cells.items():
+                    yield {
+                        "task": part.plan.task,
+                        "network": part.plan.recipe.network,
+                        "method": method.name,
+                        "side": side,
+                        "metric": metric,
+                        "mean": cell.mean,
+                        "deviation": cell.deviation,
+                        "runs": len(cell.runs),
+                        "mark": str(cell.mark),
+                    }
+
+    def document() -> dict[str, Any]:
+        documents = [part.document() for part in parts]
+        return {"surefoot": __version__, "experiment": study.experiment.as_dict(), "parts": documents}
+
+    def draw(ax: Axes | None) -> Axes:
+        many, intervals = len(study.parts) > 1, {}
+        for part in study.parts:
+            for method in part.comparison.methods:
+                cells = {side: cell for (side, metric), cell in method.cells.items() if metric == "nll"}
+                name = f"{part.plan.task}: {method.label}" if many else method.label
+                intervals[name] = {s: cell.over_runs.around(cell.mean) for s, cell in cells.items()}
+        return plots.draw_intervals(plots.given_or_new(ax), intervals, "NLL (lower is better)")
+
+    return View(
+        f"Study: {study.experiment.name}",
+        tuple(sentence for part in parts for sentence in part.verdict),
+        tuple(table for part in parts for table in part.headline),
+        rows,
+        document,
+        draw,
+        lambda folder: write_study(study, folder).page,
     )

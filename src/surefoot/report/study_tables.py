@@ -1,71 +1,388 @@
-"""The tables and the JSON document of one task of a study."""
+"""A comparison of methods as the paper's tables, with notes, and as CSV."""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from surefoot.calibrators import calibration_document
 from surefoot.errors import InputError, did_you_mean
-from surefoot.evaluation.compare import comparison_from_scores
-from surefoot.evaluation.comparison import TEST_SPLITS, Cell, Comparison, Difference, MethodRuns, read_scores
-from surefoot.evaluation.evaluate import evaluate
-from surefoot.evaluation.scores import GroupScores, Score, number
+from surefoot.evaluation.compare import BEST_T, comparison_from_scores
+from surefoot.evaluation.comparison import Cell, Comparison, Difference, Mark, MethodRuns, read_scores
+from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.methods import METHODS
-from surefoot.experiments.paper import PAPER_TASKS
-from surefoot.experiments.results import described, without_absent_lenders
-from surefoot.experiments.run import PartStudy, Study
-from surefoot.intervals import LEVEL, quantile_of
-from surefoot.io import all_or_none, make_folder, replacing
-from surefoot.metrics import METRICS
-from surefoot.predictions.outcomes import Array, Index, clipped_loss
-from surefoot.predictions.predictions import Predictions
-from surefoot.report.choice import Choice
-from surefoot.report.comparison import TableContext, comparison_tables, headline_table
-from surefoot.report.tables import (
-    Column,
-    Row,
-    Section,
-    Table,
-    TableCell,
-    distinguishing,
-    to_html,
-    to_latex,
-    to_markdown,
+from surefoot.experiments.paper import (
+    ENTROPY_ROWS,
+    PAPER_TASKS,
+    STUDENTS,
+    paper_choice,
+    paper_entropy,
+    paper_value,
 )
-from surefoot.text import interval_text, number_text
+from surefoot.experiments.results import described, without_absent_lenders
+from surefoot.intervals import StandardError
+from surefoot.metrics import Metric
+from surefoot.report.tables import Column, Row, Section, Table, TableCell, to_html, to_latex, to_markdown
+from surefoot.report.views import write_files
+from surefoot.text import DASH, csv_text, exact_text, number_text, signed_interval_text, signed_text
 
-LONGEST_NAME = 60  # letters
-GROUPS_SHOWN = 60
-GROUP_METRICS = ("nll", "label_error", "e99")  # of the table of subgroups
+ORACLE = "oracle: tuned on unfamiliar data"
+NOT_IN_PAPER = "not in the paper"
+LONGEST_NAME = 60  # letters of a file's
 SCORES_SUFFIX = "-scores"
+BACKBONES = {"resnet18": "ResNet-18", "densenet161": "DenseNet-161"}
+CALIBRATION_ROWS = ("Single Model", "Single + T-scaling", "Ensemble", "Ensemble of T-scaled models")
+ERRORS = ("nll", "brier", "label_error", "ece", "e99")
+ENTROPIES = ("nll", "entropy", "nll_minus_entropy")
+HEADLINES = ("nll", BEST_T.name, "label_error", "ece", "e99")
+PAPER_METHOD = "Single Model"  # the paper's own baseline
+METHOD_COLUMNS = (Column("method", align="left"), Column("runs"))
+
+SIDES_NOTE = "F: familiar test data, U: unfamiliar. Lower is better."
+TESTED = (
+    "Bold: the best of all methods compared, or not significantly worse than it "
+    "(unpaired two-tailed t-test over runs, 5%)."
+)
+STARRED = "*: the best number, but with too few runs for a test; no significance is claimed."
+COUNTED = "k/n: wrong predictions among the confident ones, summed over runs."
+PAPER = "paper, or in parentheses: the number in Li & Hoiem, CVPR 2020."
+BEST_T_NOTE = (
+    "NLL at best T (oracle NLL): each run's predictions, averaged over members, are divided by the T that is "
+    "best on the same test data. It compares networks whatever T a method chose; no method can know that T."
+)
+SHARPENED = (
+    "In this table only, the paper's students with T are divided by T even where T is below 1; its Table 1 "
+    "leaves them without T then, and so do we."
+)
+DIFFERENCE = (
+    "Paired bootstrap over rows (whole groups of them where there are groups), 95% intervals: for new "
+    "rows or groups, with the same networks. Bold: the interval excludes 0."
+)
+
+CellOf = Callable[[MethodRuns, Metric, str], TableCell]
 
 
-def table_context(part: PartStudy) -> TableContext:
-    """The task and backbone of a part, and the paper's task to compare with."""
-    return TableContext(part.plan.task, part.plan.recipe.network, part.part.paper)
+@dataclass(frozen=True)
+class TableContext:
+    """The task and the backbone of a comparison, by their names."""
+
+    task: str
+    backbone: str = "resnet18"
+    paper_task: str | None = None  # its name in the paper, where that differs
+
+    @property
+    def title(self) -> str:
+        """For people."""
+        return ", ".join(filter(None, (self.task, BACKBONES.get(self.backbone, self.backbone))))
+
+    def paper(self, method: MethodRuns, metric: Metric, side: str) -> float | None:
+        """The paper's number, from its complete table or else from its table of entropies."""
+        key = (self.backbone, self.paper_task or self.task, method.paper, metric.name, side)
+        complete = paper_value(*key)
+        return paper_entropy(*key) if complete is None else complete
+
+    def paper_choice(self, method: MethodRuns, metric: Metric, side: str) -> float | None:
+        """The number that the paper itself compares the method by."""
+        task = self.paper_task or self.task
+        return paper_choice(self.backbone, task, method.paper, metric.name, side)
+
+    def paper_baseline(self, metric: Metric, side: str) -> float | None:
+        """The number of the paper's own baseline."""
+        return paper_value(self.backbone, self.paper_task or self.task, PAPER_METHOD, metric.name, side)
 
 
-def headline_tables(comparison: Comparison, context: TableContext) -> list[Table]:
-    """The table of the most important metrics; none where no network is in the store."""
-    table = headline_table(comparison, context)
-    return [distinguishing(table)] if comparison.sides and table.rows else []
+def comparison_tables(comparison: Comparison, context: TableContext) -> list[Table]:
+    """Every table that the comparison has the methods and metrics for."""
+    makers = [reduction_table] if comparison.baseline is not None else []
+    makers += [calibration_table, entropy_table, complete_table]
+    if comparison.resamples:
+        makers += [difference_table, best_difference_table]
+    tables = [make(comparison, context) for make in (*makers, cost_table)]
+    return [table for table in tables if table.rows and len(table.columns) > len(METHOD_COLUMNS)]
 
 
-def part_names(study: Study) -> list[str]:
-    """A name for each part that can be part of a file's name; all different."""
-    tasks = [safe_name(part.plan.task) for part in study.parts]
-    networks = [safe_name(part.plan.recipe.network) for part in study.parts]
-    names: list[str] = []
-    for task, network in zip(tasks, networks, strict=True):
-        name = task if tasks.count(task) == 1 else f"{task}-{network}"
-        same = sum(other == name or other.startswith(f"{name}--") for other in names)
-        names.append(f"{name}--{same + 1}" if same else name)
-    return names
+def reduction_table(comparison: Comparison, context: TableContext) -> Table:
+    """Table 1: the baseline's errors, and by how many percent the other methods reduce them."""
+    if comparison.baseline is None:
+        raise InputError("the baseline is not among the methods; the table of reductions needs it")
+    baseline, absolute = comparison.method(comparison.baseline), _absolute(context, 3)
+
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
+        if method is baseline:
+            return absolute(method, metric, side)
+        place = (side, metric.name)
+        reduction = percent_reduction(baseline.cells[place].mean, method.cells[place].mean)
+        before, after = context.paper_baseline(metric, side), context.paper_choice(method, metric, side)
+        paper = None if before is None or after is None else percent_reduction(before, after)
+        return _marked(method.cells[place], metric, reduction, paper)
+
+    title = f"{baseline.title}, and percent reduction by the others: {context.title}"
+    return replace(_table(comparison, title, ERRORS, comparison.methods, cell), number=1)
+
+
+def calibration_table(comparison: Comparison, context: TableContext) -> Table:
+    """Table 2: single networks and ensembles, without and with temperature scaling."""
+    title = f"Single and ensemble, without and with T-scaling: {context.title}"
+    methods = [method for method in comparison.methods if method.paper in CALIBRATION_ROWS]
+    metrics = ("nll", BEST_T.name, "brier", "ece")
+    return replace(_table(comparison, title, metrics, methods, _absolute(context, 3)), number=2)
+
+
+def entropy_table(comparison: Comparison, context: TableContext) -> Table:
+    """Table 3: entropy and NLL; an NLL above the entropy is overconfidence."""
+    methods = [method for method in comparison.methods if method.paper in ENTROPY_ROWS]
+    title = f"Entropy and NLL: {context.title}"
+    return replace(_table(comparison, title, ENTROPIES, methods, _absolute(context, 3)), number=3)
+
+
+def complete_table(comparison: Comparison, context: TableContext) -> Table:
+    """Table 4, or 5 for another backbone: every method's errors, with the spread over runs."""
+    absolute = _absolute(context, 5)
+
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
+        scores = method.cells[side, metric.name]
+        details = [
+            "" if math.isnan(scores.deviation) else f"±{scores.deviation:.5f}",
+            _count(scores, metric),
+            f"{scores.defined} of {len(method.runs)} runs" if scores.defined < len(method.runs) else "",
+        ]
+        return replace(absolute(method, metric, side), detail=", ".join(filter(None, details)) or None)
+
+    metrics = (*ERRORS, BEST_T.name, *_additional_metrics(comparison))
+    table = _table(comparison, f"All methods: {context.title}", metrics, comparison.methods, cell)
+    has_students = any(method.paper in STUDENTS for method in comparison.methods)
+    notes = (*table.notes, SHARPENED) if has_students and PAPER in table.notes else table.notes
+    return replace(table, number=4 if context.backbone == "resnet18" else 5, notes=notes)
+
+
+def headline_table(comparison: Comparison, context: TableContext) -> Table:
+    """The most important errors, without spreads, counts and the paper's numbers."""
+    absolute = _absolute(context, 4)
+
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
+        return replace(absolute(method, metric, side), detail=None, paper=None)
+
+    def short(column: Column) -> Column:
+        if column.group == BEST_T.title:
+            return Column("NLL U", "Oracle")  # as narrow as the numbers
+        is_error = "error" in column.group
+        group = column.group.removeprefix("Label ").capitalize() if is_error else column.group
+        return replace(column, group=group, name=column.name[0].upper()) if group else column
+
+    metrics = (*HEADLINES, *_additional_metrics(comparison))
+    table = _table(comparison, f"Methods on {context.title}", metrics, comparison.methods, cell)
+    columns = tuple(short(column) for column in table.columns)
+    return replace(table, columns=columns, notes=(SIDES_NOTE, *table.notes))
+
+
+def difference_table(comparison: Comparison, context: TableContext) -> Table:
+    """Each method minus the baseline, by the paired bootstrap."""
+
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
+        if method.name == comparison.baseline:
+            return TableCell("baseline")
+        return difference_cell(method.cells[side, metric.name].from_baseline)
+
+    baseline = comparison.baseline and comparison.method(comparison.baseline).title
+    title = f"Difference from {baseline}, paired bootstrap over rows: {context.title}"
+    return _table(comparison, title, ERRORS, comparison.methods if baseline else (), cell)
+
+
+def best_difference_table(comparison: Comparison, context: TableContext) -> Table:
+    """Each method minus the best of each column, by the paired bootstrap."""
+
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
+        scores = method.cells[side, metric.name]
+        is_best = scores.from_best is None and not math.isnan(scores.mean)
+        return TableCell("best") if is_best else difference_cell(scores.from_best)
+
+    title = f"Difference from the best of each column, paired bootstrap over rows: {context.title}"
+    return _table(comparison, title, ERRORS, comparison.methods, cell)
+
+
+def cost_table(comparison: Comparison, context: TableContext) -> Table:
+    """The cost of each method, where it is known."""
+    rows = []
+    for method in comparison.methods:
+        costs = (method.seconds_training, method.seconds_per_sample, method.parameters)
+        if any(cost is not None for cost in costs):
+            cells = tuple(TableCell(DASH if cost is None else f"{cost:.4g}") for cost in costs)
+            rows.append((method, cells))
+    names = ("Training, seconds", "Per sample, seconds", "Parameters")
+    columns = (*METHOD_COLUMNS, *(Column(name) for name in names))
+    return Table(f"Cost: {context.title}", columns, _sections(rows))
+
+
+def difference_cell(difference: Difference | None) -> TableCell:
+    """A difference with its interval; bold where that excludes 0."""
+    if difference is None:
+        return TableCell(DASH)
+    excludes_zero = difference.low > 0 or difference.high < 0
+    interval = "" if math.isnan(difference.value) else signed_interval_text(difference.low, difference.high)
+    return TableCell(signed_text(difference.value), excludes_zero, detail=interval or None)
+
+
+def margin_cell(error: StandardError) -> TableCell:
+    """Half the 95% interval."""
+    return TableCell(DASH if math.isnan(error.value) else f"±{error.margin:.4f}")
+
+
+def percent_reduction(baseline: float, value: float) -> str:
+    """By how much the value is below the baseline, in percent of the baseline."""
+    if math.isnan(baseline) or math.isnan(value) or not baseline:
+        return DASH
+    return f"{round(100 * (baseline - value) / baseline) + 0:d}%"
+
+
+def _additional_metrics(comparison: Comparison) -> tuple[str, ...]:
+    """The metrics that no table holds by default."""
+    return tuple(m.name for m in comparison.metrics if m.name not in (*ERRORS, *ENTROPIES, BEST_T.name))
+
+
+def _table(
+    comparison: Comparison, title: str, names: Sequence[str], methods: Sequence[MethodRuns], cell: CellOf
+) -> Table:
+    """A row per method, a column per metric and side."""
+    metrics = [metric for name in names for metric in comparison.metrics if metric.name == name]
+    places = [
+        (metric, side)
+        for metric in metrics
+        for side in comparison.sides
+        if metric is not BEST_T or side == SIDES[-1]  # on familiar data T is nearly the best already
+    ]
+    rows = [(method, tuple(cell(method, metric, side) for metric, side in places)) for method in methods]
+    columns = (*METHOD_COLUMNS, *(Column(side, metric.title) for metric, side in places))
+    notes = _notes(comparison, methods, metrics, [each for _, cells in rows for each in cells])
+    return Table(title, columns, _sections(rows), notes)
+
+
+def _sections(rows: Sequence[tuple[MethodRuns, Row]]) -> tuple[Section, ...]:
+    """The paper's methods first, then those that are not in the paper, then the oracles."""
+    sections: dict[str | None, list[Row]] = {None: [], NOT_IN_PAPER: [], ORACLE: []}
+    for method, cells in rows:
+        missing = len(method.missing)
+        label = ORACLE if method.oracle else NOT_IN_PAPER if method.not_in_paper else None
+        runs = f"{len(method.runs)}, {missing} missing" if missing else str(len(method.runs))
+        sections[label].append((TableCell(method.title), TableCell(runs), *cells))
+    return tuple(Section(label, tuple(of_label)) for label, of_label in sections.items() if of_label)
+
+
+def _absolute(context: TableContext, decimals: int) -> CellOf:
+    """Cells with the mean over runs, and the paper's number."""
+
+    def cell(method: MethodRuns, metric: Metric, side: str) -> TableCell:
+        scores, paper = method.cells[side, metric.name], context.paper(method, metric, side)
+        theirs = None if paper is None else number_text(paper, decimals)
+        return _marked(scores, metric, number_text(scores.mean, decimals), theirs)
+
+    return cell
+
+
+def _marked(cell: Cell, metric: Metric, text: str, paper: str | None) -> TableCell:
+    return TableCell(text, cell.bold, cell.mark is Mark.BEST_UNTESTED, _count(cell, metric), paper)
+
+
+def _count(cell: Cell, metric: Metric) -> str | None:
+    """k of n, for a proportion whose n differs from method to method."""
+    return "{}/{}".format(*cell.count) if metric.denominator is not None and cell.count else None
+
+
+def _notes(
+    comparison: Comparison,
+    methods: Sequence[MethodRuns],
+    metrics: Sequence[Metric],
+    cells: Sequence[TableCell],
+) -> tuple[str, ...]:
+    """The notes that the cells need."""
+    missing = [
+        f"{m.title}: {len(m.missing)} missing, not averaged in: {', '.join(m.missing)}."
+        for m in methods
+        if m.missing
+    ]
+    if any((cell.detail or "").startswith("[") for cell in cells):
+        notes = [DIFFERENCE]
+        for metric in metrics:
+            of_metric = [method.cells[side, metric.name] for method in methods for side in comparison.sides]
+            gaps = [gap for cell in of_metric for gap in (cell.from_baseline, cell.from_best) if gap]
+            fewer = [gap.resampled for gap in gaps if gap.resampled < gap.pairs]
+            if fewer:  # to save time
+                least = min(fewer)
+                notes.append(
+                    f"{metric.title}: the values use all runs, the intervals as few as {least} of them."
+                )
+        return (*notes, *missing)
+    notes = [TESTED] if any(cell.bold for cell in cells) else []
+    notes += [STARRED] if any(cell.star for cell in cells) else []
+    if any(cell.bold for cell in cells):
+        notes += _untested(comparison, methods, metrics)
+        for method in methods:
+            lender = next((cell.borrowed for cell in method.cells.values() if cell.borrowed), None)
+            if lender is not None:
+                title = comparison.method(lender).title
+                notes.append(
+                    f"{method.title} was run once; its variance is taken from {title}, as in the paper."
+                )
+    notes += [COUNTED] if any("/" in (cell.detail or "") for cell in cells) else []
+    notes += [PAPER] if any(cell.paper for cell in cells) else []
+    notes += [BEST_T_NOTE] if BEST_T in metrics and SIDES[-1] in comparison.sides else []
+    return (*notes, *missing)
+
+
+def _untested(
+    comparison: Comparison, methods: Sequence[MethodRuns], metrics: Sequence[Metric]
+) -> Iterable[str]:
+    """Which methods are not bold because there was no test, rather than because they are worse."""
+    places = [(side, m.name) for m in metrics if m.better in ("lower", "higher") for side in comparison.sides]
+    competing = [method for method in methods if not method.oracle]
+    names = [
+        method.title
+        for method in competing
+        if any(
+            method.cells[place].mark is Mark.UNTESTED and not math.isnan(method.cells[place].mean)
+            for place in places
+        )
+    ]
+    if len(names) == len(competing) > 3:
+        yield "No method has enough runs to be tested everywhere."
+    elif names:
+        yield f"Too few runs to be tested everywhere: {', '.join(names)}."
+
+
+DIFFERENCES = ("baseline", "best")
+HEADER = (
+    *("task", "backbone", "method", "title", "cheating", "beyond"),
+    *("side", "metric", "runs", "defined", "missing"),
+    *("mean", "deviation", "k", "n", "mark", "p", "variance_of", "paper"),
+    *(f"from_{other}{end}" for other in DIFFERENCES for end in ("", "_low", "_high", "_pairs", "_resampled")),
+    *("seconds_training", "seconds_per_sample", "parameters"),
+)
+
+
+def summary_csv(comparison: Comparison, context: TableContext) -> str:
+    """Means, tests, differences, the paper's numbers and the cost; empty where undefined or not known."""
+    lines = []
+    for method in comparison.methods:
+        flags = ("yes" if flag else "no" for flag in (method.oracle, method.not_in_paper))
+        names = (context.task, context.backbone, method.name, method.title, *flags)
+        cost = [
+            exact_text(v) for v in (method.seconds_training, method.seconds_per_sample, method.parameters)
+        ]
+        for metric in comparison.metrics:
+            for side in comparison.sides:
+                cell = method.cells[side, metric.name]
+                runs = (len(cell.runs), cell.defined, "; ".join(method.missing))
+                numbers = (exact_text(v) for v in (cell.mean, cell.deviation, *(cell.count or (None, None))))
+                paper = exact_text(context.paper(method, metric, side))
+                test = (cell.mark.value, exact_text(cell.p), cell.borrowed or "", paper)
+                gaps = (*_difference_numbers(cell.from_baseline), *_difference_numbers(cell.from_best))
+                lines.append((*names, side, metric.name, *runs, *numbers, *test, *gaps, *cost))
+    return csv_text(HEADER, lines)
+
+
+def _difference_numbers(gap: Difference | None) -> Sequence[str]:
+    if gap is None:
+        return ("",) * 5
+    return [exact_text(number) for number in (gap.value, gap.low, gap.high, gap.pairs, gap.resampled)]
 
 
 def safe_name(text: str) -> str:
@@ -80,210 +397,11 @@ def safe_name(text: str) -> str:
 def write_table_files(tables: Sequence[Table], folder: Path, name: str) -> list[Path]:
     """Tables as Markdown, LaTeX and HTML; their paths."""
     texts = {
-        "tables.md": to_markdown(tables),
-        "tables.tex": to_latex(tables),
-        "tables.html": to_html(tables),
+        f"{name}-tables.md": to_markdown(tables),
+        f"{name}-tables.tex": to_latex(tables),
+        f"{name}-tables.html": to_html(tables),
     }
-    return write_texts(texts, folder, name)
-
-
-def write_texts(texts: Mapping[str, str], folder: Path, name: str) -> list[Path]:
-    """Files `folder/<name>-<ending>`, by the ending of their names; their paths."""
-    paths = [folder / f"{name}-{ending}" for ending in texts]
-    with all_or_none():
-        make_folder(folder)
-        for path, text in zip(paths, texts.values(), strict=True):
-            with replacing(path) as temporary:
-                temporary.write_text(text, encoding="utf-8")
-    return paths
-
-
-@dataclass(frozen=True)
-class Subgroups:
-    """The scores of every subgroup: a row has its side, and its scores under each method."""
-
-    titles: tuple[str, ...]  # of the methods
-    rows: tuple[tuple[str, tuple[GroupScores, ...]], ...]  # by side, the last method's highest NLL first
-
-
-def subgroups(part: PartStudy, recommended: str | None) -> Subgroups | None:
-    """Subgroups in the first run of the single network and of the recommended method; None without any."""
-    with_runs = {method.name: method for method in part.comparison.methods if method.runs}
-    methods = [with_runs[name] for name in dict.fromkeys(("single", recommended)) if name in with_runs]
-    rows: list[tuple[str, tuple[GroupScores, ...]]] = []
-    for side in TEST_SPLITS:
-        outputs = [method.runs[0].sides.get(side) for method in methods]
-        grouped = [p for p in outputs if p is not None and p.groups is not None and p.outcomes.total]
-        if len(grouped) == len(methods) and methods:
-            by_group = zip(*(_group_scores(predictions) for predictions in grouped), strict=True)
-            rows += [
-                (side, scores)
-                for scores in sorted(by_group, key=lambda scores: -scores[-1].metrics["nll"].value)
-            ]
-    return Subgroups(tuple(method.title for method in methods), tuple(rows)) if rows else None
-
-
-def _group_scores(predictions: Predictions) -> list[GroupScores]:
-    """The scores of each subgroup; proportions have exact intervals, the clipped NLL has Student's."""
-    assert predictions.groups is not None
-    row, losses = predictions.outcomes.row, clipped_loss(predictions.outcomes)
-    group_of = np.unique(predictions.groups[row], return_inverse=True)[1]
-    parts = np.split(np.argsort(group_of, kind="stable"), np.cumsum(np.bincount(group_of))[:-1])
-    counted = [METRICS.named(name) for name in GROUP_METRICS[1:]]
-    groups = evaluate(predictions, metrics=counted, resamples=0).sides["familiar"].groups
-    result = []
-    for group, part in zip(groups, parts, strict=True):
-        nll = mean_score(losses[part], row[part])
-        result.append(GroupScores(group.group, group.n, {"nll": nll, **group.metrics}))
-    return result
-
-
-def mean_score(values: Array, row: Index) -> Score:
-    """The mean of values that belong to rows, with Student's interval over the rows' sums."""
-    _, place = np.unique(row, return_inverse=True)
-    rows, mean = int(place.max()) + 1, float(values.mean())
-    if rows < 2:
-        return Score(mean)
-    excess = np.bincount(place, values - mean)
-    error = math.sqrt(rows / (rows - 1) * float(excess @ excess)) / len(values)
-    reach = quantile_of(rows - 1) * error
-    return Score(mean, max(0.0, mean - reach), mean + reach)
-
-
-def subgroup_table(groups: Subgroups) -> Table:
-    """The first subgroups of each side, with k of n for proportions."""
-
-    def cell(score: Score) -> TableCell:
-        count = "" if score.n is None or math.isnan(score.value) else f"{score.k}/{score.n} = "
-        interval = interval_text(score.low, score.high, 3) or None
-        return TableCell(f"{count}{number_text(score.value, 3)}", detail=interval)
-
-    rows: dict[str, list[Row]] = {}
-    for side, scores in groups.rows[:GROUPS_SHOWN]:
-        cells = (cell(each.metrics[name]) for name in GROUP_METRICS for each in scores)
-        names = (TableCell(scores[0].group), TableCell(f"{scores[0].n:,}"))
-        rows.setdefault(side, []).append((*names, *cells))
-    metrics = [METRICS.named(name).title for name in GROUP_METRICS]
-    columns = (Column(title, metric) for metric in metrics for title in groups.titles)
-    notes = ["95% intervals: exact for proportions, Student's over samples for the NLL."]
-    if len(groups.rows) > GROUPS_SHOWN:
-        notes.append(f"The first {GROUPS_SHOWN} are listed; all are in report.json.")
-    return Table(
-        "By subgroup, first run",
-        (Column("subgroup", align="left"), Column("n"), *columns),
-        tuple(Section(side, tuple(of_side)) for side, of_side in rows.items()),
-        tuple(notes),
-    )
-
-
-def fitted_table(comparison: Comparison) -> Table:
-    """The fitted values of each method that fits something, over its runs."""
-    header = ("method", "values, a number for each run", "novelty AUROC", "remarks on the first run")
-    rows = []
-    for method in comparison.methods:
-        calibrations = [run.calibration for run in method.runs if run.calibration is not None]
-        if not calibrations:
-            continue
-        aurocs = [run.novelty_auroc for run in method.runs if run.novelty_auroc is not None]
-        defined = _list([value for value in aurocs if math.isfinite(value)])
-        novelty = f"{METHODS.named(method.name).novelty}: {defined}" if defined else ""
-        values = [
-            f"{name} = {_list([value for c in calibrations for value in c.parameters()[name]])}"
-            for name in calibrations[0].parameters()
-        ]
-        details = [calibration.details() for calibration in calibrations]
-        values += [
-            f"{label} {_list([each[label] for each in details if label in each])}"
-            for label in dict.fromkeys(label for each in details for label in each)
-        ]
-        rows.append((method.label, "; ".join(values), novelty, "; ".join(calibrations[0].remarks())))
-    return Table.of_text("", header, rows)
-
-
-def _list(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:.3g}" for value in values)
-
-
-def part_document(
-    part: PartStudy, name: str, verdict: list[str], choice: Choice | None, groups: Subgroups | None
-) -> dict[str, Any]:
-    """One task as plain data for JSON; null where undefined."""
-    return {
-        "name": name,
-        "task": part.plan.task,
-        "network": part.plan.recipe.network,
-        "verdict": verdict,
-        "recommended": None if choice is None else choice.chosen.name,
-        "level_with_the_best": [] if choice is None else [method.name for method in choice.tied],
-        "skipped": list(part.plan.skipped),
-        "level": LEVEL,
-        "methods": [_method_document(method, part.comparison) for method in part.comparison.methods],
-        "groups": None if groups is None else _groups_document(groups),
-    }
-
-
-def _method_document(method: MethodRuns, comparison: Comparison) -> dict[str, Any]:
-    return {
-        "name": method.name,
-        "title": method.title,
-        "cheating": method.oracle,
-        "beyond_the_paper": method.not_in_paper,
-        "runs": [run.run for run in method.runs],
-        "missing": list(method.missing),
-        "seconds_training": method.seconds_training,
-        "seconds_per_sample": method.seconds_per_sample,
-        "parameters": method.parameters,
-        "scores": {
-            side: {m.name: _cell_document(method.cells[side, m.name]) for m in comparison.metrics}
-            for side in comparison.sides
-        },
-        "fitted": [
-            {
-                "run": run.run,
-                "calibration": None if run.calibration is None else calibration_document(run.calibration),
-                "parameters": None if run.calibration is None else run.calibration.parameters(),
-                "novelty_auroc": None if run.novelty_auroc is None else number(run.novelty_auroc),
-            }
-            for run in method.runs
-        ],
-    }
-
-
-def _cell_document(cell: Cell) -> dict[str, Any]:
-    def gap(difference: Difference | None) -> dict[str, Any] | None:
-        if difference is None:
-            return None
-        ends = {"low": number(difference.low), "high": number(difference.high)}
-        return {"value": number(difference.value), **ends, "pairs": difference.pairs}
-
-    return {
-        "mean": number(cell.mean),
-        "deviation": number(cell.deviation),
-        "runs": [{"run": s.run, "value": number(s.value), "k": s.k, "n": s.n} for s in cell.runs],
-        "mark": cell.mark.value,
-        "p": number(cell.p),
-        "from_baseline": gap(cell.from_baseline),
-        "from_best": gap(cell.from_best),
-    }
-
-
-def _groups_document(groups: Subgroups) -> dict[str, Any]:
-    def score_document(score: Score) -> dict[str, Any]:
-        ends = {"low": number(score.low), "high": number(score.high)}
-        return {"value": number(score.value), **ends, "k": score.k, "n": score.n}
-
-    rows = [
-        {
-            "side": side,
-            "group": scores[0].group,
-            "n": scores[0].n,
-            "scores": [
-                {name: score_document(score) for name, score in each.metrics.items()} for each in scores
-            ],
-        }
-        for side, scores in groups.rows
-    ]
-    return {"methods": list(groups.titles), "rows": rows}
+    return write_files(folder, texts)
 
 
 def scores_compared(path: Path, names: Sequence[str] | None = None) -> Comparison:

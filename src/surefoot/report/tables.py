@@ -1,14 +1,18 @@
 """One type of table, and its writers: Markdown, LaTeX and HTML; plain text is in table_text."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from surefoot.text import DASH, visible, without_controls
+from surefoot.text import DASH, csv_text, exact_text, visible
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,17 @@ def _without_bold(row: Row, columns: Sequence[int]) -> Row:
     return tuple(replace(cell, bold=cell.bold and index not in columns) for index, cell in enumerate(row))
 
 
+def rows_csv(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as CSV, numbers in full precision; empty where undefined."""
+
+    def shown(value: Any) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return value if isinstance(value, str) else exact_text(value)
+
+    return csv_text(header, ([shown(row[name]) for name in header] for row in rows))
+
+
 def to_markdown(tables: Sequence[Table]) -> str:
     """GitHub's tables."""
     lines = []
@@ -259,80 +274,11 @@ def latex_text(text: str) -> str:
 
 def to_html(tables: Sequence[Table], css_class: str = "methods") -> Markup:
     """A fragment: a scrolling table and its notes for each, everything escaped."""
-    fragment = Markup("\n").join(_html(table, css_class) for table in tables)
-    return Markup(without_controls(fragment))
+    return Markup(_html_template().render(tables=tables, css_class=css_class, dash=DASH))
 
 
-def _html(table: Table, css_class: str) -> Markup:
-    caption = Markup("<caption>{}</caption>\n").format(table.heading) if table.title else ""
-    bodies = Markup("\n").join(
-        Markup("<tbody>\n{}</tbody>").format(_html_section(section, table)) for section in table.sections
-    )
-    notes = _join(Markup("<li>{}</li>").format(note) for note in table.notes)
-    return Markup(
-        '<div class="scroll"><table class="{}">\n{}<thead>\n{}\n</thead>\n{}\n</table></div>{}'
-    ).format(
-        css_class,
-        caption,
-        _html_head(table),
-        bodies,
-        Markup('\n<ul class="notes">{}</ul>').format(notes) if notes else "",
-    )
+@cache
+def _html_template() -> "Template":
+    from surefoot.pages import template_named  # terminal tables need no templates
 
-
-def _html_head(table: Table) -> Markup:
-    if not table.has_groups:
-        cells = (Markup('<th scope="col"{}>{}</th>').format(_left(c), c.name) for c in table.columns)
-        return Markup("<tr>{}</tr>").format(_join(cells))
-    upper, place = Markup(""), 0
-    for group, count in table.groups:
-        column = table.columns[place]
-        upper += (
-            Markup('<th scope="colgroup" colspan="{}"{}>{}</th>').format(count, _left(column), group)
-            if group
-            else Markup('<th scope="col" rowspan="2"{}>{}</th>').format(_left(column), column.name)
-        )
-        place += count
-    below = (column for column in table.columns if column.group)
-    lower = _join(Markup('<th scope="col"{}>{}</th>').format(_left(column), column.name) for column in below)
-    return Markup("<tr>{}</tr>\n<tr>{}</tr>").format(upper, lower)
-
-
-def _html_section(section: Section, table: Table) -> Markup:
-    lines = Markup("")
-    if section.label is not None:
-        lines += Markup('<tr class="section"><th colspan="{}">{}</th></tr>\n').format(
-            len(table.columns), section.label
-        )
-    for name, *row in section.rows:
-        cells = zip(row, table.columns[1:], strict=True)
-        lines += Markup('<tr><th scope="row">{}</th>{}</tr>\n').format(
-            _html_cell(name),
-            _join(
-                Markup("<td{}{}{}>{}</td>").format(
-                    _left(column),
-                    Markup(" data-empty" if cell.text == DASH else ""),
-                    "" if table.has_groups else Markup(' data-name="{}"').format(column.name),
-                    _html_cell(cell),
-                )
-                for cell, column in cells
-            ),
-        )
-    return lines
-
-
-def _left(column: Column) -> Markup:
-    return Markup(' class="left"' if column.align == "left" else "")
-
-
-def _html_cell(cell: TableCell) -> Markup:
-    text = Markup("<strong>{}</strong>").format(cell.text) if cell.bold else escape(cell.text)
-    text += Markup("<sup>*</sup>") * cell.star
-    for name, more in (("detail", cell.detail), ("paper", cell.paper and f"paper {cell.paper}")):
-        if more:
-            text += Markup('<br><small class="{}">{}</small>').format(name, more)
-    return text
-
-
-def _join(parts: Iterable[Markup]) -> Markup:
-    return Markup("").join(parts)
+    return template_named("tables.html")

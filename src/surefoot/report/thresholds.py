@@ -1,25 +1,28 @@
 """The result of `surefoot thresholds` as a table, a verdict and a page."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from matplotlib import rc_context
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
+import surefoot.plots as plots
 from surefoot import __version__
 from surefoot.deploy.chunks import Source
-from surefoot.deploy.groups import of_groups, repeated_sentences
-from surefoot.deploy.thresholds import Thresholds, Zone
+from surefoot.deploy.groups import groups_document, of_groups, repeated_sentences
+from surefoot.deploy.thresholds import Thresholds, Unreachable, Zone
+from surefoot.deploy.thresholds_file import thresholds_document
 from surefoot.intervals import Proportion
 from surefoot.io import replacing
 from surefoot.pages import template_named
-from surefoot.plots import percent_axes
 from surefoot.plots.curves import highest_risk, risk_coverage
-from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, svg_of
+from surefoot.report.style import COLOURS, GREY, INK, LINES, SMALL, WIDTH, drawn_svg
 from surefoot.report.tables import Table, to_html
+from surefoot.report.views import View, flat
 from surefoot.text import count_of, percent_range, rounded_up
 
 Measured = Mapping[str, Mapping[str, Zone]]  # the zones on each further set of data
@@ -210,11 +213,14 @@ def write_thresholds_page(
     caption = CURVE
     if chosen.candidates:
         caption += BOUNDS.format(len(chosen.candidates))
+    draw = partial(_draw_curves, chosen=chosen, predictions=predictions)
+    title = "Error against coverage, with the chosen threshold"
+    svg = drawn_svg("thresholds", title, SMALL, draw, size=(WIDTH, 3.8))
     text = template_named("result.html").render(
         title="Confidence thresholds",
         verdict=verdict,
         tables=to_html([table, *([parts_table(chosen)] if chosen.parts else [])], "measured"),
-        figure=Markup(_figure(chosen, predictions)),
+        figure=Markup(svg),
         caption=caption,
         sources=sources,
         written="The thresholds file",
@@ -224,29 +230,87 @@ def write_thresholds_page(
         temporary.write_text(text, encoding="utf-8")
 
 
-def _figure(chosen: Thresholds, predictions: Mapping[str, Source]) -> str:
+def _draw_curves(axes: Axes, chosen: Thresholds, predictions: Mapping[str, Source]) -> None:
     """Error against coverage, the bounds that hold together, the target and the chosen threshold."""
     sides = {name: side for name, side in SIDES.items() if name in predictions}
     decisions = {name: chosen.decisions_of(predictions[name]) for name in sides}
-    with rc_context(SMALL):
-        figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
-        axes = figure.subplots()
-        highest = 0.0
-        for name, side in sides.items():
-            curve = risk_coverage(decisions[name].curve)
-            style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
-            axes.plot(curve.coverage, curve.risk, **style)
-            highest = max(highest, highest_risk(curve.coverage, curve.risk))
-        bounds = [(each.share, each.bound) for each in chosen.candidates if each.n]
-        if bounds:
-            axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
-        axes.axhline(chosen.guarantee.target_error, color=GREY, linewidth=1.2, label="target")
-        for name, side in sides.items():
-            zone = chosen.zones_in(decisions[name])["accept"]
-            if zone.error.n:
-                axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
-        axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
-        axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.guarantee.target_error))))
-        percent_axes(axes.xaxis, axes.yaxis)
-        axes.legend(loc="upper left")
-        return svg_of(figure, "thresholds", "Error against coverage, with the chosen threshold")
+    highest = 0.0
+    for name, side in sides.items():
+        curve = risk_coverage(decisions[name].curve)
+        style: Any = {"color": COLOURS[side], "linestyle": LINES[side], "linewidth": 2, "label": name}
+        axes.plot(curve.coverage, curve.risk, **style)
+        highest = max(highest, highest_risk(curve.coverage, curve.risk))
+    bounds = [(each.share, each.bound) for each in chosen.candidates if each.n]
+    if bounds:
+        axes.plot(*zip(*bounds, strict=True), "_", color=INK, markersize=9, label="guaranteed, familiar")
+    axes.axhline(chosen.guarantee.target_error, color=GREY, linewidth=1.2, label="target")
+    for name, side in sides.items():
+        zone = chosen.zones_in(decisions[name])["accept"]
+        if zone.error.n:
+            axes.plot(zone.share.value, zone.error.value, "D", color=COLOURS[side], markersize=9)
+    axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
+    axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, max(1.15 * highest, 2 * chosen.guarantee.target_error))))
+    plots.percent_axes(axes.xaxis, axes.yaxis)
+    axes.legend(loc="upper left")
+
+
+def thresholds_view(chosen: Thresholds) -> View:
+    """How thresholds look."""
+
+    def rows() -> Iterator[dict[str, Any]]:
+        measured: dict[str, Mapping[str, Zone]] = {"val": chosen.zones, **chosen.measured}
+        for data, zones in measured.items():
+            for name, zone in zones.items():
+                yield {"data": data, "decision": name, **flat(share=zone.share, error=zone.error)}
+
+    return View(
+        "Confidence thresholds",
+        tuple(thresholds_verdict(chosen, chosen.measured)),
+        (*([parts_table(chosen)] if chosen.parts else []), thresholds_table(chosen, chosen.measured)),
+        rows,
+        lambda: thresholds_document(chosen, sources={}, elsewhere=chosen.measured),
+        lambda ax: _draw_candidates(chosen, plots.given_or_new(ax)),
+    )
+
+
+def unreachable_view(unreachable: Unreachable) -> View:
+    """How it looks that no threshold can be guaranteed."""
+    return View(
+        "Confidence thresholds: none",
+        (
+            f"{unreachable.sentence[0].upper()}{unreachable.sentence[1:]}.",
+            *repeated_sentences(unreachable.repeated),
+        ),
+        (),
+        lambda: (asdict(each) for each in unreachable.candidates),
+        lambda: {
+            **asdict(unreachable.guarantee),
+            "n": unreachable.n,
+            **groups_document(unreachable.groups, unreachable.repeated),
+            "candidates": [asdict(each) for each in unreachable.candidates],
+        },
+        lambda ax: _draw_candidates(unreachable, plots.given_or_new(ax)),
+    )
+
+
+def _draw_candidates(chosen: Thresholds | Unreachable, axes: Axes) -> Axes:
+    """The measured and the guaranteed error of every candidate, the target, and what was chosen."""
+    some = [each for each in chosen.candidates if each.n]
+    shares = [each.share for each in some]
+    style = plots.Style(axes)
+    if some:  # with thresholds per class or group, there are none of all rows
+        axes.plot(shares, [each.wrong / each.n for each in some], label="measured", **style.line)
+        axes.plot(shares, [each.bound for each in some], **plots.Style(axes).point("_"), label="guaranteed")
+    target = chosen.guarantee.target_error
+    axes.axhline(target, color=plots.GREY, linewidth=1, label="target")
+    if isinstance(chosen, Thresholds) and chosen.zones["accept"].error.n:
+        zone = chosen.zones["accept"]
+        point: Any = {"color": style.colour, "marker": "D", "linestyle": "none", "markersize": 9}
+        label = f"accept at {chosen.accept:.4g}" if chosen.per is None else f"accepted, per {chosen.per}"
+        axes.plot(zone.share.value, zone.error.value, label=label, **point)
+    highest = max([target, *(each.wrong / each.n for each in some)])
+    axes.set(xlim=(0, 1.02), ylim=(0, min(1.0, 2 * highest)))
+    axes.set(xlabel="coverage: share accepted, most confident first", ylabel="error among the accepted")
+    plots.percent_axes(axes.xaxis, axes.yaxis)
+    axes.legend()
+    return axes

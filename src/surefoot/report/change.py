@@ -1,11 +1,18 @@
-"""What changed between two experiments, as tables, CSV, plain data and sentences."""
+"""What changed between two experiments, as tables, CSV, plain data, sentences and a plot."""
 
+from collections.abc import Iterator
 from typing import Any
 
+from matplotlib.axes import Axes
+
+import surefoot.plots as plots
+from surefoot.errors import InputError
 from surefoot.evaluation.scores import SIDES, number
 from surefoot.experiments.changes import Change, ExperimentChange, TaskChange
-from surefoot.report.tables import Table
-from surefoot.text import count_of, csv_text, exact_text, number_text, signed_interval_text, signed_text
+from surefoot.intervals import Interval
+from surefoot.report.tables import Table, rows_csv
+from surefoot.report.views import View
+from surefoot.text import count_of, number_text, signed_interval_text, signed_text
 
 HEADER = (
     "task",
@@ -92,16 +99,32 @@ def _interval_notes(task: TaskChange) -> list[str]:
     return [*notes, f"{task.task}: {counted}{caution}"]
 
 
-def change_csv(change: ExperimentChange) -> str:
-    """A line per task, method, metric and side, in full precision; empty where undefined."""
-    lines = []
+def change_rows(change: ExperimentChange) -> Iterator[dict[str, Any]]:
+    """A row per task, method, metric and side."""
     for task in change.tasks:
         for method in task.methods:
             for each in method.changes:
-                numbers = (exact_text(value) for value in _numbers(each).values())
-                names = (task.task, method.name, each.metric.name, each.side)
-                lines.append((*names, *numbers, each.runs, "yes" if each.paired else "no"))
-    return csv_text(HEADER, lines)
+                yield {"task": task.task, "method": method.name, **_change_row(each)}
+
+
+def _change_row(change: Change) -> dict[str, Any]:
+    gap = change.difference
+    return {
+        "metric": change.metric.name,
+        "side": change.side,
+        "before": change.before,
+        "after": change.after,
+        "difference": gap.value,
+        "low": gap.low,
+        "high": gap.high,
+        "runs": change.runs,
+        "paired": change.paired,
+    }
+
+
+def change_csv(change: ExperimentChange) -> str:
+    """The rows in full precision, empty where undefined."""
+    return rows_csv(HEADER, change_rows(change))
 
 
 def change_document(change: ExperimentChange) -> dict[str, Any]:
@@ -114,13 +137,7 @@ def change_document(change: ExperimentChange) -> dict[str, Any]:
     for task in change.tasks:
         methods = {
             method.name: [
-                {
-                    "metric": each.metric.name,
-                    "side": each.side,
-                    **{name: number(value) for name, value in _numbers(each).items()},
-                    "runs": each.runs,
-                    "paired": each.paired,
-                }
+                {name: number(v) if isinstance(v, float) else v for name, v in _change_row(each).items()}
                 for each in method.changes
             ]
             for method in task.methods
@@ -136,12 +153,32 @@ def change_document(change: ExperimentChange) -> dict[str, Any]:
     }
 
 
-def _numbers(change: Change) -> dict[str, float]:
-    gap = change.difference
-    return {
-        "before": change.before,
-        "after": change.after,
-        "difference": gap.value,
-        "low": gap.low,
-        "high": gap.high,
-    }
+def change_view(change: ExperimentChange) -> View:
+    """How the difference of two experiments looks."""
+    many = len(change.tasks) > 1
+
+    def draw(ax: Axes | None) -> Axes:
+        metric = next((each.metric for t in change.tasks for m in t.methods for each in m.changes), None)
+        if metric is None:
+            raise InputError("no number is in both experiments; needed: a method that both have")
+        intervals = {
+            f"{task.task}: {method.title}" if many else method.title: {
+                each.side: Interval(each.difference.value, each.difference.low, each.difference.high)
+                for each in method.changes
+                if each.metric == metric
+            }
+            for task in change.tasks
+            for method in task.methods
+        }
+        axes = plots.draw_intervals(plots.given_or_new(ax), intervals, f"{metric.title}: after less before")
+        axes.axvline(0, color=plots.GREY, linewidth=1)
+        return axes
+
+    return View(
+        f"Comparison of {change.before.folder.name} and {change.after.folder.name}",
+        tuple(change_notes(change)),
+        (*task_tables(change), *value_tables(change)),
+        lambda: change_rows(change),
+        lambda: change_document(change),
+        draw,
+    )

@@ -41,7 +41,7 @@ class Mistake:
     true: str
     predicted: str
     confidence: float
-    before: float | None = None  # the confidence in the same label before calibration
+    before: float | None = None  # the other predictions' confidence in the same label
 
 
 @dataclass(frozen=True)
@@ -64,37 +64,22 @@ class Gallery:
 
 
 def most_confident_mistakes(
-    predictions: Predictions, count: int, *, uncalibrated: Predictions | None = None
+    predictions: Predictions, count: int, *, other: Predictions | None = None
 ) -> list[Mistake]:
     """The wrong predictions with the highest confidence, ties by row."""
-    if uncalibrated is not None and uncalibrated.logits.shape[1:] != predictions.logits.shape[1:]:
-        before, after = (tuple(each.logits.shape[1:]) for each in (uncalibrated, predictions))
-        raise InputError(f"uncalibrated predictions have shape {before}; allowed: {after}, as calibrated")
     outcomes = predictions.outcomes
     wrong = np.flatnonzero(~outcomes.correct)
-    order = np.lexsort((outcomes.row[wrong], -outcomes.confidence[wrong]))
-    chosen = wrong[order][: max(0, count)]
+    chosen = wrong[np.lexsort((outcomes.row[wrong], -outcomes.confidence[wrong]))][:count]
     block_of = np.repeat(np.arange(len(outcomes.blocks)), [b.stop - b.start for b in outcomes.blocks])
     describe = _one_label if predictions.kind is LabelKind.ONE_LABEL else _many_labels
     return [
-        describe(
-            predictions, uncalibrated, int(outcomes.row[i]), int(block_of[i]), float(outcomes.confidence[i])
-        )
+        describe(predictions, other, int(outcomes.row[i]), int(block_of[i]), float(outcomes.confidence[i]))
         for i in chosen
     ]
 
 
-def gallery_cards(images: Sequence[Pixels], mistakes: Sequence[Mistake]) -> list[Card]:
-    """A card for each mistake, from its image (height x width x 3)."""
-    _check(images, mistakes)
-    return [Card(data_uri(image), mistake) for image, mistake in zip(images, mistakes, strict=True)]
-
-
 def gallery_png(images: Sequence[Pixels], mistakes: Sequence[Mistake], *, dpi: int = 150) -> bytes:
     """All of them in one PNG, the most confident first."""
-    _check(images, mistakes)
-    if not mistakes:
-        raise InputError("no mistakes to draw; allowed: 1 or more")
     rows = -(-len(mistakes) // ACROSS)
     with rc_context(SMALL):
         figure = Figure(figsize=(WIDTH, 0.4 + 1.75 * rows), layout="constrained")
@@ -121,40 +106,29 @@ def data_uri(image: Pixels) -> str:
 
 
 def _one_label(
-    predictions: Predictions, uncalibrated: Predictions | None, row: int, _: int, confidence: float
+    predictions: Predictions, other: Predictions | None, row: int, _: int, confidence: float
 ) -> Mistake:
     label = int(predictions.take([row]).probs()[0].argmax())
-    before = None if uncalibrated is None else float(uncalibrated.take([row]).probs()[0, label])
+    before = None if other is None else float(other.take([row]).probs()[0, label])
     true = int(predictions.labels[row])
     return Mistake(row, _name(predictions, true), _name(predictions, label), confidence, before)
 
 
 def _many_labels(
-    predictions: Predictions, uncalibrated: Predictions | None, row: int, label: int, confidence: float
+    predictions: Predictions, other: Predictions | None, row: int, label: int, confidence: float
 ) -> Mistake:
     name = _name(predictions, label)
     present, absent = f"{name} is there", f"no {name}"
     true, predicted = (present, absent) if int(predictions.labels[row, label]) == 1 else (absent, present)
     before = None
-    if uncalibrated is not None:
-        p = float(uncalibrated.take([row]).probs()[0, label])
+    if other is not None:
+        p = float(other.take([row]).probs()[0, label])
         before = p if predicted == present else 1 - p
     return Mistake(row, true, predicted, confidence, before)
 
 
 def _name(predictions: Predictions, label: int) -> str:
     return f"class {label}" if predictions.class_names is None else predictions.class_names[label]
-
-
-def _check(images: Sequence[Pixels], mistakes: Sequence[Mistake]) -> None:
-    if len(images) != len(mistakes):
-        raise InputError(f"{len(images)} images for {len(mistakes)} mistakes; allowed: one each")
-    for image in images:
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-            raise InputError(
-                f"an image has shape {tuple(image.shape)} and type {image.dtype}; "
-                "allowed: (height, width, 3) and uint8"
-            )
 
 
 def _thumbnail(image: Pixels) -> Image.Image:
@@ -196,7 +170,7 @@ def part_gallery(part: PartStudy, recommended: str | None) -> Gallery | None:
         mistake
         if mistake.before is None  # else `before` is the other method's confidence, which comes second
         else replace(mistake, confidence=mistake.before, before=mistake.confidence)
-        for mistake in most_confident_mistakes(predictions, COUNT, uncalibrated=other)
+        for mistake in most_confident_mistakes(predictions, COUNT, other=other)
     ]
     if not mistakes:
         return Gallery(absent="There are no mistakes on unfamiliar images to show.")
@@ -214,7 +188,7 @@ def part_gallery(part: PartStudy, recommended: str | None) -> Gallery | None:
         return Gallery(absent="No pictures, as none of the image files can be read any more.")
     drawn, pictures = [mistake for mistake, _ in readable], [pixels for _, pixels in readable]
     return Gallery(
-        cards=tuple(gallery_cards(pictures, drawn)),
+        cards=tuple(map(Card, map(data_uri, pictures), drawn)),
         png=gallery_png(pictures, drawn),
         before=first.title,
         after=None if after is None else after.title,

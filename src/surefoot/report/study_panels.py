@@ -1,7 +1,6 @@
 """Figures with one panel per method: error by confidence, reliability, the toy planes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,11 @@ from surefoot.errors import InputError
 from surefoot.evaluation.comparison import TEST_SPLITS, MethodRuns
 from surefoot.evaluation.scores import SIDES
 from surefoot.metrics import nll
-from surefoot.plots import draw_reliability, draw_strokes
-from surefoot.plots.curves import (
-    ConfidenceBins,
-    confidence_bins,
-    histogram,
-    lowest_confidence,
-    reliability,
-    runs_on,
-)
+from surefoot.plots import draw_reliability, draw_strokes, percent_axes
+from surefoot.plots.curves import histogram, lowest_confidence, reliability
 from surefoot.predictions.outcomes import CLIP
 from surefoot.predictions.predictions import Predictions
+from surefoot.report.study_curves import ConfidenceBins, confidence_bins, runs_on
 from surefoot.report.style import (
     COLOURS,
     GREY,
@@ -38,11 +31,9 @@ from surefoot.report.style import (
     PAGE_WIDTH,
     SMALL,
     Picture,
-    check_methods,
     finished,
     key_below,
     panels,
-    percent_ticks,
     plain_text,
     side_cycle,
 )
@@ -66,7 +57,6 @@ LEVELS = 12  # few enough colours that a map stays small, and that a reader can 
 
 def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Error rate by confidence, a panel per method with counts below; the first method behind the others."""
-    check_methods(methods)
     title = "How often each method is wrong at each confidence, and how many predictions that is."
     bins = [{side: confidence_bins(runs_on(method, side)) for side in SIDES} for method in methods]
     every = [error for of_method in bins for of_side in of_method.values() for error in of_side.errors]
@@ -112,7 +102,6 @@ def confidence_picture(methods: Sequence[MethodRuns]) -> Picture:
 
 def reliability_picture(methods: Sequence[MethodRuns]) -> Picture:
     """Reliability diagrams, familiar and unfamiliar side by side for each method, counts at the foot."""
-    check_methods(methods)
     title = "Accuracy in ten equal-mass bins by confidence; below the diagonal a method is overconfident."
     rows = -(-len(methods) // PAIRS)
     lowest = min(lowest_confidence(p) for method in methods for p in method.runs[0].sides.values())
@@ -181,7 +170,7 @@ def _error_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, h
         axes.plot(places, [p.value for _, p in points], markersize=4, linewidth=1.3, **_side_style(side))
     axes.set(xlim=(0, len(edges) - 1), ylim=(0, min(1.0, 1.05 * highest)))
     axes.set_xticks([])
-    percent_ticks(axes.yaxis)
+    percent_axes(axes.yaxis)
     axes.tick_params(labelleft=first)
     if first:
         axes.set_ylabel("error rate")
@@ -203,15 +192,6 @@ def _count_panel(axes: Axes, sides: dict[str, ConfidenceBins], *, first: bool, m
         axes.set_ylabel("predictions")
 
 
-@dataclass(frozen=True, eq=False)
-class ToyRow:
-    """One of the toy data sets by name, its methods, and the seed its training points were drawn from."""
-
-    name: str
-    methods: tuple[MethodRuns, ...]
-    seed: int = 0
-
-
 def nll_map(task: Task, familiar: Predictions, unfamiliar: Predictions) -> Map:
     """Clipped NLL at every point of the test grid, from the bottom row up; the rows are matched by id."""
     both = zip(TEST_SPLITS.values(), (familiar, unfamiliar), strict=True)
@@ -231,29 +211,21 @@ def truth_map(task: Task) -> Map:
     )
 
 
-def toy_picture(rows: Sequence[ToyRow]) -> Picture:
-    """A row per data set: the truth with the training points, then a map of NLL for each method."""
-    if not rows:
-        raise InputError("no toy data set to draw; allowed: 1 or more")
-    for row in rows:
-        check_methods(row.methods)
-    columns = 1 + max(len(row.methods) for row in rows)
+def toy_picture(name: str, methods: Sequence[MethodRuns], *, seed: int = 0) -> Picture:
+    """The truth with the training points of a toy data set and seed, then a map of NLL for each method."""
+    columns = 1 + len(methods)
     size = (PAGE_WIDTH - 0.9) / columns
+    task = load_toy(name, seed=seed)
     with rc_context(SMALL):
-        figure = Figure(figsize=(PAGE_WIDTH, 0.6 + (size + 0.5) * len(rows)), layout="constrained")
-        grid: Any = figure.subplots(len(rows), columns, squeeze=False)
+        figure = Figure(figsize=(PAGE_WIDTH, 1.1 + size), layout="constrained")
+        grid: Any = figure.subplots(1, columns, squeeze=False)
         for axes in grid.flat:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             axes.patch.set(edgecolor=GREY, linewidth=1.2)
-        for row, of_row in zip(rows, grid, strict=True):
-            task = load_toy(row.name, seed=row.seed)
-            _truth_panel(of_row[0], task, row.name)
-            for axes in of_row[1 + len(row.methods) :]:
-                axes.set_axis_off()
-            for axes, method in zip(of_row[1:], row.methods, strict=False):
-                image = _map_panel(axes, task, method)
-        bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 1.6 / len(rows)), aspect=25, pad=0.01)
+        _truth_panel(grid[0, 0], task, name)
+        images = [_map_panel(*each, task) for each in zip(grid[0, 1:], methods, strict=True)]
+        bar = figure.colorbar(images[-1], ax=grid, aspect=25, pad=0.01)
         bar.set_label("NLL at a point, nats")
         title = (
             "Where each method goes wrong in the plane: darker is worse; training points come only from "
@@ -312,7 +284,7 @@ def _truth_panel(axes: Axes, task: Task, name: str) -> None:
     axes.set_xlabel(f"{len(points):,}\ntraining points", fontsize=8)
 
 
-def _map_panel(axes: Axes, task: Task, method: MethodRuns) -> Any:
+def _map_panel(axes: Axes, method: MethodRuns, task: Task) -> Any:
     familiar, unfamiliar = (method.runs[0].sides[side] for side in SIDES)
     colours = colormaps["Greys"].resampled(LEVELS)
     image = axes.imshow(nll_map(task, familiar, unfamiliar), cmap=colours, norm=Normalize(0, WORST), **IMAGE)

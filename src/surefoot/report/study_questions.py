@@ -7,7 +7,7 @@ from surefoot.evaluation.comparison import Comparison, Difference, Pair
 from surefoot.evaluation.scores import SIDES
 from surefoot.experiments.paper import ENSEMBLE_PAIRS, NOT_IN_PAPER, PAIRS, QUESTIONS, REFERENCE, Question
 from surefoot.metrics import Metric
-from surefoot.report.comparison import (
+from surefoot.report.study_tables import (
     BEST_T_NOTE,
     METHOD_COLUMNS,
     TableContext,
