@@ -67,7 +67,7 @@ def test_the_monitor_reads_files_as_it_reads_predictions(sides, most, monkeypatc
     """Of many rows without features, outputs and single labels."""
     monkeypatch.setattr("surefoot.monitoring.scores.MOST_PROBS", most)
     for module in ("detectors", "scores", "monitor"):
-        monkeypatch.setattr(f"surefoot.deploy.{module}.MOST_ROWS", most)
+        monkeypatch.setattr(f"surefoot.monitoring.{module}.MOST_ROWS", most)
     (reference, of_reference), (current, of_current) = sides
     assert len(facts_of(of_reference, len)) > (of_reference.files[0].suffix == ".parquet")
     calibration = fit_temperature(reference)
