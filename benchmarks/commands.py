@@ -18,8 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +89,10 @@ def drawn(rng: np.random.Generator, rows: int, classes: int) -> tuple[np.ndarray
 
 
 def run(checkout: Path, arguments: Sequence[str]) -> Cost:
-    """A command of that checkout; an alarm (exit code 1) is no failure."""
+    """A command of that checkout; an alarm (exit code 1) is no failure.
+
+    The kernel counts the memory of this process, of which the command's is a fork at first: it must be small.
+    """
     environment = os.environ | {"PYTHONPATH": str(checkout / "src")}
     with tempfile.TemporaryFile("w+") as output:
         command = [sys.executable, "-m", "surefoot", *arguments]
@@ -127,7 +132,9 @@ def lines(
     for rows, classes in sizes:
         with tempfile.TemporaryDirectory(dir=folder) as inside:
             calibration = Path(inside) / "calibration-used.json"
-            fill = {**write_files(Path(inside), rows, classes), "out": inside, "calibration": calibration}
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as apart:  # see `run`
+                paths = apart.submit(write_files, Path(inside), rows, classes).result()
+            fill = {**paths, "out": inside, "calibration": calibration}
             for checkout in checkouts:
                 run(checkout, ["calibrate", str(fill["familiar"]), "-o", str(calibration)])
             for name in names:
