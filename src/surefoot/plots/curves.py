@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from surefoot.calibrators import Calibration
+from surefoot.calibrators.search import row_derivatives
 from surefoot.metrics.calibration import binned_whole
 from surefoot.metrics.intervals import binomial_quantile, clopper_pearson
 from surefoot.predictions.labels import LabelKind
@@ -169,22 +170,18 @@ def nll_by_temperature(
     predictions: Predictions, temperatures: Sequence[float], *, clip: tuple[float, float] = CLIP
 ) -> list[float]:
     """The metric `nll` with the averaged logits divided by each T; only p(true) is computed."""
-    one = predictions.average()
-    logits, labels = one.logits[0].astype(np.float64), one.labels
-    known = labels >= 0
+    low, high = (-math.log(end) if end else math.inf for end in clip)
+    known = predictions.labels >= 0
     if not known.any():
         return [math.nan] * len(temperatures)
-    if one.kind is LabelKind.ONE_LABEL:
-        # The true logit less each other's: p(true) = 1 / sum exp(z - z_true).
-        apart = logits[known] - logits[known, labels[known]][:, None]
-        top = apart.max(axis=1)
-        below = apart - top[:, None]
-        logs = [-np.log(np.exp(below / t).sum(axis=1)) - top / t for t in temperatures]
+    if predictions.kind is LabelKind.MANY_LABELS:
+        logits = predictions.average().logits[0]
+        towards_truth = np.where(predictions.labels == 1, logits, -logits)[known].astype(np.float64)
+        rows = [np.logaddexp(0, -towards_truth / t) for t in temperatures]
     else:
-        signed = np.where(labels == 1, logits, -logits)[known]
-        logs = [-np.logaddexp(0, -signed / t) for t in temperatures]
-    low, high = (math.log(end) if end else -math.inf for end in clip)
-    return [float(-log_p.clip(low, high).mean()) for log_p in logs]
+        labelled = predictions if known.all() else predictions.take(known)
+        rows = [row_derivatives(labelled, 1 / t, 0)[0] for t in temperatures]
+    return [float(each.clip(high, low).mean()) for each in rows]
 
 
 def class_scores(predictions: Predictions) -> list[ClassScores]:
