@@ -67,7 +67,7 @@ def test_the_commands_of_the_page(folder):
     assert value == pytest.approx((probabilities.max(axis=1) < 0.5).mean())
 
 
-RUN = ("run", "my_experiment.toml", "--cache", "cache")
+RUN = ("run", "my_experiment.toml")
 # With one CPU, so that one process of Ray's loads torch and the plugin.
 ON_RAY = """
 import json, sys

@@ -174,12 +174,13 @@ def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training
     assert len(before) > 50
 
 
-def test_a_store_at_a_url_is_fetched_and_gets_the_report(folder, here, tmp_path, no_training, no_figures):
+def test_a_store_at_a_url_is_fetched_and_gets_the_report(
+    folder, here, tmp_path, no_training, no_figures, monkeypatch
+):
     bucket, cache = tmp_path / "bucket", tmp_path / "cache"
     shutil.copytree(folder / "runs/networks", bucket / "networks")
-    done = here(
-        "run", folder / "tiny.toml", "--store", f"file://{bucket}", "--cache", cache, "--device", "cpu"
-    )
+    monkeypatch.setenv("SUREFOOT_CACHE", str(cache))
+    done = here("run", folder / "tiny.toml", "--store", f"file://{bucket}", "--device", "cpu")
     table = (folder / "said.txt").read_text().partition("report: ")[0]
     assert done.stdout.startswith(table)
     (page,) = cache.glob("stores/*/experiments/tiny/report.html")

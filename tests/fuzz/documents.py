@@ -135,8 +135,8 @@ def descriptions_damaged(place, rng):
     options = [(), (), ("--format", "json"), ("--format", "json"), ("--resolved", place / "split.csv")]
     words = ("data", "check", place / "task.toml", *pick(rng, options))
     if rng.random() < 0.2:
-        words = ("data", "decode", place / "task.toml", "--size", 8, "--cache", place / "cache")
-    yield Step(words, ANY, may_fail=may_fail(words), writes=None, caches=(place / "cache",))
+        words = ("data", "decode", place / "task.toml", "--size", 8)
+    yield Step(words, ANY, may_fail=may_fail(words), writes=None)
 
 
 # Of a network by a plugin, of a newer version, without bundle.json, with a link.

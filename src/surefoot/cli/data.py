@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import refuse_ending, refuse_unknown_task, refuse_wrong_outputs, task_files
-from surefoot.cli.terminal import echo, with_quiet
+from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, real_path
 
@@ -35,15 +35,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-class Side(StrEnum):
-    """Which side a size in pixels refers to."""
-
-    SHORT = "short"
-    SQUARE = "square"
-
-
 @data.command()
-@with_quiet
 def check(
     task: Which,
     root: Root = None,
@@ -128,18 +120,10 @@ def show(
 
 
 @data.command()
-@with_quiet
 def decode(
     task: Which,
     root: Root = None,
-    size: Annotated[
-        int, typer.Option(min=1, max=4096, help="Size in pixels of the side that --fit names.")
-    ] = 256,
-    fit: Annotated[Side, typer.Option(help="Which side --size is for: the short one, or both.")] = Side.SHORT,
-    cache: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the arrays; by default $SUREFOOT_CACHE or ~/.cache/surefoot."),
-    ] = None,
+    size: Annotated[int, typer.Option(min=1, max=4096, help="Size in pixels of the short side.")] = 256,
     skip_unreadable: Skip = False,
 ) -> None:
     """Decode a task's images into the cache, from which they are read afterwards."""
@@ -155,9 +139,9 @@ def decode(
         echo(f"nothing to decode: {task} is generated in memory")
         return
     decode_all = decode_readable_task if skip_unreadable else decode_task
-    folder = default_cache() if cache is None else cache
+    folder = default_cache()
     with progress("decoding", sum(len(each) for each in loaded.splits.values())) as tick:
-        decoded = decode_all(loaded, Size(size, Fit(fit.value)), cache=folder, tick=tick)
+        decoded = decode_all(loaded, Size(size, Fit.SHORT_SIDE), cache=folder, tick=tick)
     rows = [
         (split.value, f"{len(each):,}", f"{each.buffer.nbytes / 1e6:,.1f}", f"{len(each.unreadable)}")
         for split, each in decoded.items()

@@ -31,7 +31,6 @@ GroupBy = Annotated[
     str | None,
     typer.Option(help="Column of groups, such as persons: rows of one group are not independent."),
 ]
-Cache = Annotated[Path | None, typer.Option(help="The folder for decoded images.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 

@@ -9,7 +9,6 @@ import typer
 
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
-    Cache,
     Device,
     StoreFolder,
     refuse_missing,
@@ -76,7 +75,6 @@ def run(
     store: Annotated[
         str, typer.Option(help="The folder of trained networks, or a URL such as s3://bucket/runs.")
     ] = "runs",
-    cache: Cache = None,
     device: Device = "auto",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
@@ -101,7 +99,7 @@ def run(
         given = dict(value_of(text) for text in values or ())
         added = [] if calibrators is None else [name.strip() for name in calibrators.split(",")]
         chosen = chosen_experiment(experiment, given, method, oracle, added, root, weights)
-        where = Training(store, cache, device, workers, engine, address, cpus_per_network, gpus_per_network)
+        where = Training(store, None, device, workers, engine, address, cpus_per_network, gpus_per_network)
         progress = progress_shown()
         trained = train(chosen, where, progress)
         if train_only:

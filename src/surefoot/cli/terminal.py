@@ -1,6 +1,5 @@
 """Printing: results to standard output, progress and remarks to standard error."""
 
-import inspect
 import os
 import sys
 import textwrap
@@ -8,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -32,21 +31,9 @@ def echo(*lines: str, err: bool = False) -> None:
     typer.echo("\n".join(map(visible, lines)), err=err)
 
 
-def with_quiet(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option --quiet, after which it shows no progress."""
-
-    @wraps(command)
-    def wrapped(*arguments: Any, quiet: bool = False, **options: Any) -> None:
-        _settings["quiet"] = quiet
-        command(*arguments, **options)
-
-    kind: Any = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-    signature = inspect.signature(command)
-    added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-    parameters = [*signature.parameters.values(), added]
-    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {**command.__annotations__, "quiet": kind}
-    return wrapped
+def show_progress(*, quiet: bool) -> None:
+    """Whether this command shows bars and spinners."""
+    _settings["quiet"] = quiet
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import typer
 
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
-    Cache,
     Device,
     StoreFolder,
     device_named,
@@ -56,7 +55,6 @@ def train(
     weights: Weights = None,
     members: Annotated[int, typer.Option(min=1, help="How many networks, with seeds from 0.")] = 1,
     store: StoreFolder = Path("runs"),
-    cache: Cache = None,
     device: Device = "auto",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
@@ -71,7 +69,7 @@ def train(
 
     chosen = device_named(device)
     jobs = jobs_of(with_code(_recipe(recipe, values, weights)), range(members))
-    order = _order(task, root, jobs, store, cache, weights, chosen)
+    order = _order(task, root, jobs, store, weights, chosen)
     with stoppable(), watch(order, title=task) as on_event:
         execute(order, workers=workers or default_workers(chosen), on_event=on_event)
     echo(f"{count_of(members, 'network')} of {task} in {store}")
@@ -82,13 +80,12 @@ def _order(
     root: Path | None,
     jobs: "tuple[Job, ...]",
     store: Path,
-    cache: Path | None,
     weights: Path | None,
     device: str,
 ) -> "WorkOrder":
     from surefoot.lab.workers.jobs import WorkOrder
 
-    paths = {"root": root, "store": store, "cache": cache, "weights": weights}
+    paths = {"root": root, "store": store, "weights": weights}
     texts: Any = {name: None if path is None else str(path) for name, path in paths.items()}
     return WorkOrder(task=task, jobs=jobs, device=device, **texts)
 
@@ -148,7 +145,6 @@ def tune(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
     ] = None,
-    cache: Cache = None,
     device: Device = "auto",
 ) -> None:
     """Search a recipe on the task's validation split; unfamiliar data is never used."""
@@ -162,7 +158,7 @@ def tune(
         )
     refuse_wrong_outputs([*task_files(task), recipe, weights, candidates], [output, trials])
     base = _recipe(recipe, values, weights)
-    where = _order(task, root, (), store, cache, weights, device_named(device))
+    where = _order(task, root, (), store, weights, device_named(device))
     if search is SearchName.RATE:
         _tune_rate(where, base, tuple(rate or ()), most_epochs, patience, output)
         return
