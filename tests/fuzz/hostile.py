@@ -131,9 +131,9 @@ def odd_options(place, rng):
               "familiar.nll.low>=0", "unfamiliar.e99>0.02", "table", "json", "novelty", "budget", "nll", "site", "groups", "temperature",
               str(good), str(fitted), "/", ".", "../x", "x" * 5000]  # fmt: skip
     commands = {
-        "evaluate": ([good], ["--group-by", "--metric", "--error-above", "--fail-if", "--format", "--resamples", "--seed", "--workers",
-                              "--engine", "--address", "--calibration", "--report"]),
-        "calibrate": ([good, "-o", place / "o.json"], ["--method", "--budget", "--reference", "--group-by", "--workers", "--engine"]),
+        "evaluate": ([good], ["--group-by", "--metric", "--error-above", "--fail-if", "--format", "--resamples", "--seed",
+                              "--engine", "--calibration", "--report"]),
+        "calibrate": ([good, "-o", place / "o.json"], ["--method", "--budget", "--reference", "--group-by", "--engine"]),
         "apply": ([fitted, good, "-o", place / "o.csv"], ["--output"]),
         "thresholds": ([good, "-o", place / "o.json"], ["--target-error", "--min-coverage", "--reject-error", "--level", "--split", "--seed",
                                                         "--for-class", "--unfamiliar", "--familiar-test", "--calibration"]),

@@ -13,11 +13,9 @@ import typer
 
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
-    Address,
     Engine,
     EngineName,
     Stream,
-    Workers,
     input_files,
     is_streamed,
     read_or_scan,
@@ -155,8 +153,6 @@ def evaluate(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     stream: Stream = None,
     engine: Engine = EngineName.LOCAL,
-    address: Address = None,
-    workers: Workers = None,
 ) -> None:
     """Measure how reliable the confidence is on familiar and unfamiliar predictions, with intervals.
 
@@ -179,9 +175,7 @@ def evaluate(
     streamed = is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report})
     if streamed:
         chosen = _streamable(chosen, {*(metric or ()), *(condition.metric for condition in conditions)})
-    predictions = [
-        read_or_scan(path, group_by, streamed, engine, address, workers) for path in paths.values()
-    ]
+    predictions = [read_or_scan(path, group_by, streamed, engine) for path in paths.values()]
     fitted = None if calibration is None else load_calibration(calibration)
     evaluation = evaluated(
         *predictions,

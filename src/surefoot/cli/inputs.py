@@ -26,6 +26,9 @@ IN_MEMORY = 64 * 2**20  # bytes of files that `read_or_chunk` reads at once
 HeldOut = Annotated[
     Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
 ]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
+]
 StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
 GroupBy = Annotated[
     str | None,
@@ -35,7 +38,7 @@ Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 
 class EngineName(StrEnum):
-    """What reads streamed files."""
+    """What streams files or trains networks."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -50,13 +53,11 @@ Stream = Annotated[
     ),
 ]
 Engine = Annotated[
-    EngineName, typer.Option(help="What reads streamed files: the cores of this machine, or a Ray cluster.")
-]
-Address = Annotated[
-    str | None, typer.Option(help="With --engine ray: a running cluster; otherwise one is started here.")
-]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Threads that read streamed files; by default one per core.")
+    EngineName,
+    typer.Option(
+        help="What streams files or trains networks: this machine, or a Ray cluster: that at $RAY_ADDRESS, "
+        "or a new one (docs/ray.md)."
+    ),
 ]
 
 
@@ -205,18 +206,13 @@ def is_streamed(
 
 
 def read_or_scan(
-    path: Path,
-    group_by: str | None,
-    streamed: bool,
-    engine: EngineName,
-    address: str | None,
-    workers: int | None,
+    path: Path, group_by: str | None, streamed: bool, engine: EngineName
 ) -> "Predictions | ScannedPredictions":
     """The rows of files in memory, or the files to be streamed."""
     from surefoot.predictions.scanned import scan_predictions
 
     if streamed:
-        return scan_predictions(path, workers=workers, engine=engine, address=address)
+        return scan_predictions(path, engine=engine)
     return read(path, group_by)
 
 

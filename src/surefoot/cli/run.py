@@ -10,7 +10,10 @@ import typer
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     Device,
+    Engine,
+    EngineName,
     StoreFolder,
+    Workers,
     refuse_missing,
     stoppable,
     value_of,
@@ -44,14 +47,6 @@ Calibrators = Annotated[
     ),
 ]
 QUICKSTART = "quickstart"  # for people who see Surefoot for the first time: it ends with a short summary
-Engine = Annotated[str, typer.Option(help="What trains the networks: local, or ray (docs/ray.md).")]
-Address = Annotated[
-    str | None,
-    typer.Option(help="A Ray cluster: HOST:PORT, ray://HOST:PORT or auto; otherwise one is started here."),
-]
-CpusPerNetwork = Annotated[
-    float | None, typer.Option(help="With ray: CPUs that a network takes; 1 by default.")
-]
 GpusPerNetwork = Annotated[
     float | None,
     typer.Option(help="With ray: GPUs that a network takes, e.g. 0.25; half of one by default."),
@@ -76,12 +71,8 @@ def run(
         str, typer.Option(help="The folder of trained networks, or a URL such as s3://bucket/runs.")
     ] = "runs",
     device: Device = "auto",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
-    ] = None,
-    engine: Engine = "local",
-    address: Address = None,
-    cpus_per_network: CpusPerNetwork = None,
+    workers: Workers = None,
+    engine: Engine = EngineName.LOCAL,
     gpus_per_network: GpusPerNetwork = None,
     train_only: Annotated[
         bool, typer.Option("--train-only", help="Leave the report to 'surefoot report'.")
@@ -99,7 +90,7 @@ def run(
         given = dict(value_of(text) for text in values or ())
         added = [] if calibrators is None else [name.strip() for name in calibrators.split(",")]
         chosen = chosen_experiment(experiment, given, method, oracle, added, root, weights)
-        where = Training(store, None, device, workers, engine, address, cpus_per_network, gpus_per_network)
+        where = Training(store, None, device, workers, engine, None, None, gpus_per_network)
         progress = progress_shown()
         trained = train(chosen, where, progress)
         if train_only:

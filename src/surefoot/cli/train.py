@@ -12,6 +12,7 @@ from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     Device,
     StoreFolder,
+    Workers,
     device_named,
     refuse_missing,
     refuse_wrong_outputs,
@@ -56,9 +57,7 @@ def train(
     members: Annotated[int, typer.Option(min=1, help="How many networks, with seeds from 0.")] = 1,
     store: StoreFolder = Path("runs"),
     device: Device = "auto",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
-    ] = None,
+    workers: Workers = None,
 ) -> None:
     """Train networks and save their weights and logits. The same command resumes where it was stopped."""
     _refuse_missing_files(task, recipe, weights)
@@ -142,9 +141,7 @@ def tune(
     ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Networks per candidate in the last round.")] = 2,
     store: StoreFolder = Path("runs"),
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
-    ] = None,
+    workers: Workers = None,
     device: Device = "auto",
 ) -> None:
     """Search a recipe on the task's validation split; unfamiliar data is never used."""
