@@ -145,7 +145,7 @@ def odd_options(place, rng):
         "report": ([place.base / "scores.csv"], ["--method", "--paper", "--set"]),
         "train": (["toy/moons", "--set", "epochs=0"], ["--set", "--members", "--device", "--workers", "--weights", "--recipe", "--root"]),
         "run": (["nothing-of-this-name"], ["--set", "--method", "--root", "--device", "--engine", "--workers"]),
-        "tune": (["nothing-of-this-name", "-o", place / "o.toml"], ["--rate", "--sharpness", "--length", "--runs", "--most-epochs", "--search"]),
+        "tune": (["nothing-of-this-name", "-o", place / "o.toml"], ["--rate", "--runs", "--most-epochs", "--search"]),
     }  # fmt: skip
     name = pick(rng, list(commands))
     words, options = commands[name]
