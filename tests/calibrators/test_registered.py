@@ -172,7 +172,7 @@ def test_as_the_fit_of_a_method_that_is_run_reported_and_bundled(command, monkey
     assert "Single + bias-corrected T" in (made.folder / "report.html").read_text()
     (file,) = (made.folder / "calibrations").iterdir()
     assert load_calibration(file) == run.calibration
-    assert "bias" in command("show", made.folder).out
+    assert "bias" in command("ls", "runs", made.folder).out
     chosen = chosen_method(made.opened, "single-bias", task=None, network=None)
     write_bundle(chosen, tmp_path / "bundle", resamples=0)
     assert (

@@ -20,7 +20,7 @@ from surefoot.lab.experiments.run import read_folder
 from surefoot.lab.store.files import State
 from surefoot.lab.store.store import Store
 from surefoot.lab.workers import local
-from surefoot.metrics import nll
+from surefoot.metrics import METRICS, nll
 from tests.cli.command import in_a_process, rows_of, started
 
 TINY = """
@@ -406,28 +406,30 @@ def test_ls_methods_and_experiments(here):
 
 
 def test_show_an_experiment_is_toml_that_runs(here):
-    printed = here("show", "letters", "--as", "experiment").stdout
+    printed = here("ls", "experiments", "letters").stdout
+    assert printed.startswith("# experiment letters, as it would run\n")
     assert experiment_from(tomllib.loads(printed), name="x") == experiment_named("letters")
 
 
-def test_show_tells_all_that_have_the_name(here):
-    printed = here("show", "cat-dog").stdout
-    assert printed.startswith("# experiment cat-dog, as it would run\n")
-    assert "Cat vs. dog: Oxford-IIIT Pets" in printed
+def test_show_a_task_a_metric_and_a_calibrator(here):
+    printed = here("ls", "tasks", "cat-dog").stdout
+    assert printed.startswith("Cat vs. dog: Oxford-IIIT Pets")
     assert "terms:" in printed
-    assert "# experiment" not in here("show", "cat-dog", "--as", "task").stdout
+    e99 = METRICS.named("e99")
+    assert here("ls", "metrics", "e99").stdout.splitlines()[0] == f"metric e99: {e99.title}"
+    assert "options:           budget, reference\n" in here("ls", "calibrators", "budget").stdout
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda each: each.name)
 def test_show_a_method(here, method):
-    printed = here("show", method.name).stdout
+    printed = here("ls", "methods", method.name).stdout
     for text in (method.title, method.formula, method.reference, method.training, method.fitted_on):
         assert text in printed
     assert ("oracle: " in printed) == method.oracle
 
 
 def test_show_a_run(folder, here):
-    printed = here("show", "tiny", "--store", folder / "runs").stdout
+    printed = here("ls", "runs", "tiny", "--store", folder / "runs").stdout
     files = [folder / f"runs/experiments/tiny/calibrations/toy-wave-single-t-run{run}.json" for run in (0, 1)]
     fitted = ", ".join(f"{load_calibration(file).temperature:.4g}" for file in files)
     assert ["toy-wave-single-t", "T", fitted] in rows_of(printed)
@@ -436,7 +438,8 @@ def test_show_a_run(folder, here):
     )
     assert '"single-t",\n    "ensemble",\n    "distill",\n]' in printed
     assert (
-        "report: none; 'surefoot report longer" in here("show", "longer", "--store", folder / "runs").stdout
+        "report: none; 'surefoot report longer"
+        in here("ls", "runs", "longer", "--store", folder / "runs").stdout
     )
 
 
@@ -459,8 +462,9 @@ MISTAKES = {
     "never run": (["report", "toy", "--store", "empty"], "no experiment 'toy' was run in empty; have: none yet"),
     "compare what was never run": (["compare", "a", "b", "--store", "empty"], "no experiment 'a' was run in empty"),
     "no store": (["ls", "runs", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot run' created"),
-    "nothing to show": (["show", "magic"], "nothing is called 'magic'; have experiments: quickstart, "),
-    "no such method": (["show", "toy", "--as", "method"], "nothing is called 'toy'; have methods: single, "),
+    "a method of another name": (["ls", "methods", "toy"], "unknown method 'toy'; have: single, "),
+    "an unknown list": (["ls", "method"], "unknown list 'method' (did you mean 'methods'?); have: methods, "),
+    "one network": (["ls", "networks", "a"], "networks have no names, got 'a'; allowed: 'surefoot ls networks'"),
 }  # fmt: skip
 
 

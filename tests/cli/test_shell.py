@@ -17,7 +17,7 @@ from tests.conftest import draw_one_label
 
 NEAR = {
     "a method": (["run", "toy", "--method", "ensembel"], "unknown method 'ensembel' (did you mean 'ensemble'?); have: "),
-    "another case": (["show", "Single_T"], "nothing is called 'Single_T' (did you mean 'single-t'?); have "),
+    "another case": (["ls", "methods", "Single_T"], "unknown method 'Single_T' (did you mean 'single-t'?); have: "),
     "a metric": (["evaluate", "p.npz", "--metric", "ecee"], "unknown metric 'ecee' (did you mean 'ece'?); have: "),
     "a side": (["evaluate", "p.npz", "--fail-if", "unfamilar.e99>1"], "unknown side 'unfamilar' (did you mean 'unfamiliar'?); have: "),
     "a task": (["data", "check", "cat-dogs"], "unknown task 'cat-dogs' (did you mean 'cat-dog'?); have: "),

@@ -218,7 +218,7 @@ def registries(*_):
     """The names of what there is, and the built-in experiments as they would run."""
     found = {what: _listed(what) for what in ("metrics", "calibrators", "methods", "experiments")}
     found["as they would run"] = {
-        name: _without_prose(tomllib.loads(surefoot("show", name, "--as", "experiment").stdout))
+        name: _without_prose(tomllib.loads(surefoot("ls", "experiments", name).stdout))
         for name in found["experiments"]
     }
     return found

@@ -126,7 +126,7 @@ def descriptions_damaged(place, rng):
     if how == "experiment":
         path = place / "e.toml"
         path.write_bytes(_spoiled(pick(rng, sorted((place.base / "experiments").glob("*.toml"))), rng))
-        yield Step(("show", path), ANY)
+        yield Step(("ls", "experiments", path), ANY)
         return
     for name in ("task.toml", "manifest.csv"):
         source = place.base / "task" / name
@@ -175,8 +175,8 @@ def stores_damaged(place, rng):
     _spoil(pick(rng, files), rng)
     commands = [
         ("ls", "runs"),
-        ("show", "tiny", "--as", "run"),
-        ("status",),
+        ("ls", "runs", "tiny"),
+        ("ls", "networks"),
         ("compare", "tiny", "tiny", "--resamples", 0),
         *[("predictions", "tiny", "single", "-o", place / "out")] * 2,
         *[("bundle", "tiny", "single", "-o", place / "out", "--resamples", 0)] * 2,

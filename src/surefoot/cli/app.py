@@ -15,13 +15,13 @@ from surefoot.cli.doctor import doctor
 from surefoot.cli.embed import embed
 from surefoot.cli.ending import EXIT_CODES, Commands
 from surefoot.cli.evaluate import evaluate
-from surefoot.cli.listing import ls, show
+from surefoot.cli.listing import ls
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
 from surefoot.cli.sets import sets
 from surefoot.cli.terminal import all_written_or_none, echo, show_progress
 from surefoot.cli.thresholds import thresholds
-from surefoot.cli.train import status, train, tune
+from surefoot.cli.train import train, tune
 from surefoot.registry import load_plugins, plugin_path, search_in
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, report, compare, evaluate, calibrate, apply, thresholds, sets, monitor),
-    *(predictions, bundle, predict, serve, export, embed, train, tune, status, ls, show, doctor),
+    *(predictions, bundle, predict, serve, export, embed, train, tune, ls, doctor),
 )
 AT_ONCE = (evaluate, calibrate, apply, thresholds, sets)  # the others record as they go, or write a folder
 for command in COMMANDS:

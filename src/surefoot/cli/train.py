@@ -1,4 +1,4 @@
-"""`surefoot train`, `surefoot tune` and `surefoot status`: the networks of a store."""
+"""`surefoot train` and `surefoot tune`."""
 
 import math
 from pathlib import Path
@@ -223,21 +223,6 @@ def _tune_recipe(
     echo(f"best: {winner.name}; recipe: {output}; trials: {trials}")
     for line in remarks:
         echo(line)
-
-
-def status(
-    store: StoreFolder = Path("runs"),
-) -> None:
-    """List the networks of a store: done, running, stopped or missing, with times."""
-    if not store.is_dir():
-        raise InputError(f"no store at {store}; allowed: a folder that 'surefoot train' created")
-    from surefoot.cli.progress import status_line, status_table
-    from surefoot.cli.terminal import print_tables
-    from surefoot.lab.store.store import Store
-
-    networks = Store(store).networks()
-    print_tables([status_table(store, networks)])
-    echo(status_line(networks))
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":
