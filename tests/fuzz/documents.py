@@ -134,8 +134,6 @@ def descriptions_damaged(place, rng):
     (place / "images").symlink_to(place.base / "task" / "images")
     options = [(), (), ("--format", "json"), ("--format", "json"), ("--resolved", place / "split.csv")]
     words = ("data", "check", place / "task.toml", *pick(rng, options))
-    if rng.random() < 0.2:
-        words = ("data", "decode", place / "task.toml", "--size", 8)
     yield Step(words, ANY, may_fail=may_fail(words), writes=None)
 
 

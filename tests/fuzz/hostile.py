@@ -100,7 +100,7 @@ def special_files(place, rng):
         ("monitor", good, good, "--output", odd), ("evaluate", good, "--report", odd, "--resamples", 0), ("report", odd), ("ls", "experiments", odd),
         ("data", "check", odd), ("ls", "runs", "--store", odd), ("ls", "networks", "--store", odd), ("predict", place.base / "bundle", odd, "-o", place / "o.csv"),
         ("predict", odd, good, "-o", place / "o.csv"), ("run", odd), ("train", odd), ("tune", odd, "-o", place / "o.toml"),
-        ("train", "toy", "--recipe", odd), ("export", odd, "-o", place / "o.onnx"), ("compare", odd, odd), ("data", "decode", odd),
+        ("train", "toy", "--recipe", odd), ("export", odd, "-o", place / "o.onnx"), ("compare", odd, odd),
         ("sets", odd), ("sets", good, "-o", odd), ("sets", good, "--calibration", odd), ("sets", good, "--familiar-test", odd),
         ("sets", good, "--unfamiliar", odd), ("bundle", odd, "single", "-o", place / "o.csv"), ("embed", odd, "-o", place / "o.npz"),
         ("embed", "toy", "-o", odd), ("predictions", odd, "single", "-o", place / "o.csv"), ("export", place.base / "bundle", "-o", odd),

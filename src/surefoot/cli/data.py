@@ -1,4 +1,4 @@
-"""`surefoot data`: check, show and decode the images of a task."""
+"""`surefoot data`: check a task, and show the files that it needs."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from surefoot.lab.tasks.check import Finding
 
 data = typer.Typer(
-    help="Check, show and decode the data of a task.",
+    help="Check the data of a task, or show which files it needs.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -25,7 +25,6 @@ LISTED = 5  # samples of a finding that are named in the terminal
 
 Which = Annotated[str, typer.Argument(metavar="TASK", help="A .toml file, or a name of 'surefoot ls tasks'.")]
 Root = Annotated[Path | None, typer.Option(help="Folder with the published files of the paper's task.")]
-Skip = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")]
 
 
 class Format(StrEnum):
@@ -46,7 +45,9 @@ def check(
     resolved: Annotated[
         Path | None, typer.Option(help="Write the resolved split (.csv) and a .toml task that reads it.")
     ] = None,
-    skip_unreadable: Skip = False,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")
+    ] = False,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the findings.")
     ] = Format.TABLE,
@@ -117,40 +118,6 @@ def show(
         echo(f"{source.title}: {source.published}", *terms)
     if root is not None and entry.layout.missing(root):
         raise typer.Exit(1)
-
-
-@data.command()
-def decode(
-    task: Which,
-    root: Root = None,
-    size: Annotated[int, typer.Option(min=1, max=4096, help="Size in pixels of the short side.")] = 256,
-    skip_unreadable: Skip = False,
-) -> None:
-    """Decode a task's images into the cache, from which they are read afterwards."""
-    from surefoot.cli.terminal import print_tables, progress
-    from surefoot.lab.images.cache import default_cache, unreadable_text
-    from surefoot.lab.images.decode import Fit, Size
-    from surefoot.lab.tasks import ImageFiles
-    from surefoot.lab.tasks.task import decode_readable_task, decode_task
-    from surefoot.report.tables import Table
-
-    loaded = _load(task, root)
-    if not any(isinstance(each.inputs, ImageFiles) for each in loaded.splits.values()):
-        echo(f"nothing to decode: {task} is generated in memory")
-        return
-    decode_all = decode_readable_task if skip_unreadable else decode_task
-    folder = default_cache()
-    with progress("decoding", sum(len(each) for each in loaded.splits.values())) as tick:
-        decoded = decode_all(loaded, Size(size, Fit.SHORT_SIDE), cache=folder, tick=tick)
-    rows = [
-        (split.value, f"{len(each):,}", f"{each.buffer.nbytes / 1e6:,.1f}", f"{len(each.unreadable)}")
-        for split, each in decoded.items()
-    ]
-    print_tables([Table.of_text("Decoded images", ("split", "images", "MB", "unreadable"), tuple(rows))])
-    left_out = tuple(image for each in decoded.values() for image in each.unreadable)
-    if left_out:
-        echo(f"note: {unreadable_text(left_out).rpartition(';')[0]}", err=True)
-    echo(f"cache: {folder}", err=True)
 
 
 def _load(name: str, root: Path | None) -> "Task":

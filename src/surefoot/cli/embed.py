@@ -38,7 +38,6 @@ def embed(
     root: Annotated[
         Path | None, typer.Option(help="Folder that a manifest's paths start from; by default its own.")
     ] = None,
-    path_column: Annotated[str, typer.Option(help="The manifest's column of paths.")] = "path",
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")
     ] = False,
@@ -55,7 +54,7 @@ def embed(
     from surefoot.deploy.embed import encoder_named, read_images, write_embeddings
 
     with stoppable():
-        given = read_images(images, root=root, column=path_column)
+        given = read_images(images, root=root)
         chosen = device_named(device)
         encoder = encoder_named(network, weights, view=view, resize=resize, device=chosen)
         with progress("embedding", len(given.images)) as tick:

@@ -17,7 +17,6 @@ from surefoot.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
     from surefoot.report.tables import Table
 
@@ -107,34 +106,23 @@ def busy(doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left, removed when done."""
-    with _bar("{task.percentage:>3.0f}%") as bar:
-        task = bar.add_task(visible(doing), total=total)
-        yield lambda steps: bar.advance(task, steps)
+def progress(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar with the rate per second and the time left, removed when done."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-
-@contextmanager
-def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar with the rate per second, removed when done."""
-    with _bar("{task.fields[rate]}") as bar:
+    description, rate = (
+        TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[rate]}")
+    )
+    columns, console = (description, BarColumn(), rate, TimeRemainingColumn()), notes()
+    with Progress(*columns, console=console, transient=True, disable=not is_animated(console)) as bar:
         task = bar.add_task(visible(doing), total=total, rate="")
 
-        def tick(rows: int) -> None:
-            bar.advance(task, rows)
+        def tick(steps: int) -> None:
+            bar.advance(task, steps)
             speed = bar.tasks[0].speed or 0.0
             bar.update(task, rate=f"{speed / 1e6:.2f} M/s" if speed >= 1e5 else f"{speed:,.0f}/s")
 
         yield tick
-
-
-def _bar(measure: str) -> "Progress":
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn(measure))
-    console = notes()
-    still = not is_animated(console)
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=still)
 
 
 def print_sentences(sentences: Iterable[str]) -> None:
