@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 from surefoot.cli.inputs import (
     Engine,
     EngineName,
+    GroupBy,
     Stream,
     input_files,
     is_streamed,
@@ -17,10 +18,11 @@ from surefoot.cli.inputs import (
     read_or_scan,
     refuse_ending,
     refuse_missing,
+    refuse_predictions_name,
     refuse_wrong_outputs,
 )
 from surefoot.cli.terminal import echo, echo_written
-from surefoot.errors import InputError, refuse_unknown
+from surefoot.errors import refuse_unknown
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
@@ -36,10 +38,6 @@ Validation = Annotated[
 ]
 Force = Annotated[
     bool, typer.Option("--force", help="Use a T even if its interval spans orders of magnitude.")
-]
-GroupBy = Annotated[
-    str | None,
-    typer.Option(help="Column of groups: intervals are clustered, and folds never split a group."),
 ]
 
 
@@ -123,10 +121,7 @@ def calibrate(
     refuse_unknown(f"option of method {method}:", texts, calibrator.option_names)
     declared = {each.name: each for each in calibrator.options if each.name in texts}
     references = [Path(texts[name]) for name, each in declared.items() if each.type is Path]
-    if output.suffix.lower() in (".npz", ".parquet", ".csv"):
-        raise InputError(
-            f"the calibration is JSON, and {output} is a file name for predictions; allowed: another ending"
-        )
+    refuse_predictions_name(output, "calibrations")
     refuse_wrong_outputs([*files, *input_files(*references)], [output])
     from surefoot.cli.notebook import progress_shown
 

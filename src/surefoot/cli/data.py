@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import refuse_ending, refuse_unknown_task, refuse_wrong_outputs, task_files
+from surefoot.cli.inputs import Root, refuse_ending, refuse_unknown_task, refuse_wrong_outputs, task_files
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, real_path
@@ -24,7 +24,6 @@ data = typer.Typer(
 LISTED = 5  # samples of a finding that are named in the terminal
 
 Which = Annotated[str, typer.Argument(metavar="TASK", help="A .toml file, or a name of 'surefoot ls tasks'.")]
-Root = Annotated[Path | None, typer.Option(help="Folder with the published files of the paper's task.")]
 
 
 class Format(StrEnum):

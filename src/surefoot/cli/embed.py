@@ -7,7 +7,6 @@ import typer
 
 from surefoot.cli.inputs import (
     Device,
-    device_named,
     refuse_ending,
     refuse_missing,
     refuse_wrong_outputs,
@@ -52,6 +51,7 @@ def embed(
     refuse_wrong_outputs([images, weights], [output])
     from surefoot.cli.terminal import progress
     from surefoot.deploy.embed import encoder_named, read_images, write_embeddings
+    from surefoot.lab.workers.local import device_named
 
     with stoppable():
         given = read_images(images, root=root)

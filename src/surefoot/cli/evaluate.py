@@ -15,6 +15,8 @@ from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     Engine,
     EngineName,
+    GroupBy,
+    Resamples,
     Stream,
     input_files,
     is_streamed,
@@ -24,7 +26,7 @@ from surefoot.cli.inputs import (
 )
 from surefoot.cli.terminal import echo, echo_written
 from surefoot.errors import InputError, did_you_mean
-from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
+from surefoot.evaluation import RESAMPLES
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
@@ -113,9 +115,6 @@ Unfamiliar = Annotated[Path | None, typer.Argument(help="Predictions on unfamili
 CalibrationFile = Annotated[
     Path | None, typer.Option(help="Calibrate first with this file and show the change.")
 ]
-GroupBy = Annotated[
-    str | None, typer.Option(help="Column of groups: clusters the intervals, and shows the worst groups.")
-]
 MetricNames = Annotated[
     list[str] | None,
     typer.Option(
@@ -147,9 +146,7 @@ def evaluate(
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the numbers.")
     ] = Format.TABLE,
-    resamples: Annotated[
-        int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
-    ] = RESAMPLES,
+    resamples: Resamples = RESAMPLES,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     stream: Stream = None,
     engine: Engine = EngineName.LOCAL,

@@ -14,10 +14,10 @@ import typer
 
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
+from surefoot.evaluation import MOST_RESAMPLES
 from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwritable
 
 if TYPE_CHECKING:
-    from surefoot.lab.store.store import Store
     from surefoot.predictions.labels import LabelKind
     from surefoot.predictions.predictions import Predictions
     from surefoot.predictions.scanned import ScannedPredictions
@@ -28,6 +28,10 @@ HeldOut = Annotated[
 ]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
+]
+Root = Annotated[Path | None, typer.Option(help="Folder with the task's published files.")]
+Resamples = Annotated[
+    int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
 ]
 StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
 GroupBy = Annotated[
@@ -102,7 +106,9 @@ def refuse_wrong_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path |
 
 def refuse_predictions_name(output: Path | None, what: str) -> None:
     """Fail where JSON would be written to a file that is named like predictions."""
-    if output is not None and output.suffix.lower() in (".npz", ".parquet", ".csv"):
+    from surefoot.predictions.paths import SUFFIXES
+
+    if output is not None and output.suffix.lower() in SUFFIXES:
         raise InputError(
             f"{what} are JSON, and {output} is a file name for predictions; allowed: another ending"
         )
@@ -214,20 +220,6 @@ def read_or_scan(
     if streamed:
         return scan_predictions(path, engine=engine)
     return read(path, group_by)
-
-
-def run_folder(store: "Store", name: str) -> Path:
-    """The folder of an experiment that was run, by its name in a store or by its path."""
-    from surefoot.lab.experiments.workflow import run_folder as found
-
-    return found(store, name)
-
-
-def device_named(name: str) -> str:
-    """The device; `auto` is a GPU where torch finds one."""
-    from surefoot.lab.workers.local import device_named as named
-
-    return named(name)
 
 
 def value_of(text: str) -> tuple[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.complete import names_of
-from surefoot.cli.inputs import StoreFolder, run_folder
+from surefoot.cli.inputs import StoreFolder
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.text import count_of
@@ -248,6 +248,7 @@ def _show_run(name: str, root: Path) -> None:
     from surefoot.cli.terminal import print_tables
     from surefoot.io import toml_text
     from surefoot.lab.experiments.run import read_folder, undone
+    from surefoot.lab.experiments.workflow import run_folder
     from surefoot.lab.store.store import Store
 
     folder = run_folder(Store(root), name)

@@ -12,6 +12,8 @@ from surefoot.cli.inputs import (
     Device,
     Engine,
     EngineName,
+    Resamples,
+    Root,
     StoreFolder,
     Workers,
     refuse_missing,
@@ -20,7 +22,7 @@ from surefoot.cli.inputs import (
 )
 from surefoot.cli.terminal import echo
 from surefoot.errors import InputError
-from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
+from surefoot.evaluation import RESAMPLES
 from surefoot.runtime import may_fork
 
 if TYPE_CHECKING:
@@ -65,7 +67,7 @@ def run(
     method: Methods = None,
     oracle: Oracle = False,
     calibrators: Calibrators = None,
-    root: Annotated[Path | None, typer.Option(help="Folder with the task's published files.")] = None,
+    root: Root = None,
     weights: Annotated[Path | None, typer.Option(help="Pretrained weights for every part.")] = None,
     store: Annotated[
         str, typer.Option(help="The folder of trained networks, or a URL such as s3://bucket/runs.")
@@ -195,9 +197,7 @@ def compare(
     before: Run,
     after: Run,
     store: StoreFolder = Path("runs"),
-    resamples: Annotated[
-        int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
-    ] = RESAMPLES,
+    resamples: Resamples = RESAMPLES,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the numbers.")
     ] = Format.TABLE,

@@ -9,9 +9,9 @@ import typer
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
     Device,
+    Root,
     StoreFolder,
     Workers,
-    device_named,
     refuse_missing,
     refuse_wrong_outputs,
     stoppable,
@@ -35,7 +35,6 @@ TaskName = Annotated[
         autocompletion=names_of("tasks", or_file=".toml"),
     ),
 ]
-Root = Annotated[Path | None, typer.Option(help="Folder with the task's published files.")]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe file, such as 'surefoot tune' writes.")]
 Values = Annotated[
     list[str] | None, typer.Option("--set", help="A value of the recipe, e.g. epochs=12; repeat for more.")
@@ -61,11 +60,10 @@ def train(
     from surefoot.lab.workers.jobs import jobs_of
     from surefoot.lab.workers.local import default_workers, execute
 
-    chosen = device_named(device)
     jobs = jobs_of(with_code(_recipe(recipe, values, weights)), range(members))
-    order = _order(task, root, jobs, store, weights, chosen)
+    order = _order(task, root, jobs, store, weights, device)
     with stoppable(), watch(order, title=task) as on_event:
-        execute(order, workers=workers or default_workers(chosen), on_event=on_event)
+        execute(order, workers=workers or default_workers(order.device), on_event=on_event)
     echo(f"{count_of(members, 'network')} of {task} in {store}")
 
 
@@ -78,10 +76,11 @@ def _order(
     device: str,
 ) -> "WorkOrder":
     from surefoot.lab.workers.jobs import WorkOrder
+    from surefoot.lab.workers.local import device_named
 
     paths = {"root": root, "store": store, "weights": weights}
     texts: Any = {name: None if path is None else str(path) for name, path in paths.items()}
-    return WorkOrder(task=task, jobs=jobs, device=device, **texts)
+    return WorkOrder(task=task, jobs=jobs, device=device_named(device), **texts)
 
 
 RATE, RECIPE = "rate", "recipe"  # what --search names, besides a file
@@ -130,7 +129,7 @@ def tune(
         )
     refuse_wrong_outputs([*task_files(task), recipe, weights, candidates], [output, trials])
     base = _recipe(recipe, values, weights)
-    where = _order(task, root, (), store, weights, device_named(device))
+    where = _order(task, root, (), store, weights, device)
     if search == RATE:
         _tune_rate(where, base, tuple(rate or ()), most_epochs, output)
     else:
