@@ -362,16 +362,9 @@ def test_compare_says_what_changed_with_intervals(folder, here):
         changed[side, "nll"]["before"] for side in ("familiar", "unfamiliar")
     ]
     assert {line["low"] for line in lines} == {""}
-    printed = here(
-        "compare",
-        folder / "runs/experiments/tiny",
-        "longer",
-        *store,
-        "--resamples",
-        0,
-        "--format",
-        "markdown",
-    ).stdout
+    words = ("compare", folder / "runs/experiments/tiny", "longer", *store, "--resamples", 0, "--format")
+    assert r"\toprule" in here(*words, "latex").stdout
+    printed = here(*words, "markdown").stdout
     assert "- toy/wave, methods only after: budget-t." in printed
     assert f"| Single | NLL | F | {changed['familiar', 'nll']['before']:.4f} |" in printed
 

@@ -21,7 +21,8 @@ from surefoot.cli.inputs import (
     refuse_predictions_name,
     refuse_wrong_outputs,
 )
-from surefoot.cli.terminal import echo, echo_written
+from surefoot.cli.notebook import progress_shown
+from surefoot.cli.terminal import busy, echo, echo_written
 from surefoot.errors import refuse_unknown
 from surefoot.text import count_of
 
@@ -123,7 +124,6 @@ def calibrate(
     references = [Path(texts[name]) for name, each in declared.items() if each.type is Path]
     refuse_predictions_name(output, "calibrations")
     refuse_wrong_outputs([*files, *input_files(*references)], [output])
-    from surefoot.cli.notebook import progress_shown
 
     streamed = is_streamed(
         {"val": files}, stream, engine, {"--group-by": group_by, "--weights": texts.get("weights")}
@@ -167,7 +167,6 @@ def apply(
     refuse_missing(calibration)
     files = input_files(predictions)
     from surefoot.calibrators import load_calibration
-    from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions, write_predictions
     from surefoot.predictions.paths import SUFFIXES
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from surefoot.cli.inputs import Root, refuse_ending, refuse_unknown_task, refuse_wrong_outputs, task_files
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import busy, echo, print_tables, progress
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, real_path
 
@@ -55,7 +55,6 @@ def check(
     """Count a task's samples, open every image, and check for leaks. Exits with 1 if there is a problem."""
     from dataclasses import replace
 
-    from surefoot.cli.terminal import progress
     from surefoot.lab.tasks.check import inspect
 
     refuse_ending(contact_sheet, ".png")
@@ -89,7 +88,6 @@ def show(
 
     Exits with 1 if a required file is missing.
     """
-    from surefoot.cli.terminal import print_tables
     from surefoot.lab.tasks import TASKS
     from surefoot.report.tables import Table
 
@@ -120,7 +118,6 @@ def show(
 
 
 def _load(name: str, root: Path | None) -> "Task":
-    from surefoot.cli.terminal import busy
     from surefoot.lab.tasks import task_named
 
     with busy(f"reading {name}"):
@@ -144,7 +141,6 @@ def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> N
     written = []
     with all_or_none():
         if contact_sheet is not None:
-            from surefoot.cli.terminal import busy
             from surefoot.lab.tasks.contact_sheet import write_contact_sheet
 
             with busy("drawing the contact sheet"):
@@ -159,7 +155,6 @@ def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> N
 
 
 def _print_tables(task: "Task", findings: "list[Finding]") -> None:
-    from surefoot.cli.terminal import print_tables
     from surefoot.lab.tasks.check import attribute_counts, label_counts
     from surefoot.report.tables import Table
 

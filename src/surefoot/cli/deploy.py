@@ -17,7 +17,7 @@ from surefoot.cli.inputs import (
     refuse_wrong_outputs,
     stoppable,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import busy, echo, progress
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.serve.limits import Limits, VerdictMode, Watch
@@ -109,7 +109,6 @@ def predictions(
     from surefoot.lab.store.store import Store
 
     folder = run_folder(Store(store), experiment)
-    from surefoot.cli.terminal import progress
     from surefoot.deploy.make_bundle import add_features, method_predictions, remark_on_predictions
     from surefoot.io import new_folder
     from surefoot.lab.workers.local import device_named
@@ -156,7 +155,6 @@ def bundle(
 
     folder = run_folder(Store(store), experiment)
     refuse_missing(thresholds)
-    from surefoot.cli.terminal import progress
     from surefoot.decisions.decision import read_thresholds_file, remark_on
     from surefoot.deploy.bundle import BUNDLE
     from surefoot.deploy.make_bundle import write_bundle
@@ -227,7 +225,6 @@ def predict(
     refuse_missing(thresholds)
     refuse_ending(output, ".parquet", ".csv")
     refuse_wrong_outputs([thresholds], [output])
-    from surefoot.cli.terminal import progress
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.predict import images_among, predict_files
     from surefoot.lab.workers.local import device_named
@@ -280,7 +277,6 @@ def _predict_table(
     device: str,
 ) -> None:
     """Predict the rows of a table."""
-    from surefoot.cli.terminal import progress
     from surefoot.deploy.predict import predict_rows
     from surefoot.deploy.rows import read_rows
 
@@ -405,7 +401,6 @@ def export(
     absent = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if output.suffix == ".onnx" and absent:
         raise InputError(f"an .onnx needs {', '.join(absent)}; install it: pip install 'surefoot[export]'")
-    from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.export import export_bundle, export_preprocessed, program_of
 

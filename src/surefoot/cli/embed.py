@@ -12,7 +12,7 @@ from surefoot.cli.inputs import (
     refuse_wrong_outputs,
     stoppable,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, progress
 from surefoot.text import count_of
 
 
@@ -49,7 +49,6 @@ def embed(
     refuse_missing(images, weights)
     refuse_ending(output, ".parquet")
     refuse_wrong_outputs([images, weights], [output])
-    from surefoot.cli.terminal import progress
     from surefoot.deploy.embed import encoder_named, read_images, write_embeddings
     from surefoot.lab.workers.local import device_named
 

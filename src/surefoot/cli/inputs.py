@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import busy, echo
 from surefoot.errors import InputError
 from surefoot.evaluation import MOST_RESAMPLES
 from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwritable
@@ -149,7 +149,6 @@ def task_files(task: str) -> list[Path]:
 
 def read(path: Path, group_by: str | None = None) -> "Predictions":
     """Predictions from a file, a folder or a pattern, grouped by one of their columns if given."""
-    from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions
 
     with busy(f"reading {path}"):
@@ -178,7 +177,6 @@ def read_or_chunk(
     path: Path, group_by: str | None, unlabelled: "LabelKind | None" = None, *, most: float = IN_MEMORY
 ) -> "Predictions | ScannedPredictions":
     """Predictions in memory; files of more bytes are to be read in chunks. Without labels only of a kind."""
-    from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions
     from surefoot.predictions.paths import STREAMED, files_named
     from surefoot.predictions.scanned import scan_predictions

@@ -8,7 +8,7 @@ import typer
 
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import StoreFolder
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, print_tables
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.text import count_of
 
@@ -45,8 +45,6 @@ def ls(
     elif what == "networks":
         _list_networks(_store(store))
     else:
-        from surefoot.cli.terminal import print_tables
-
         print_tables([_listed(what, store)])
 
 
@@ -168,7 +166,6 @@ def _run(folder: Path, store: "Store") -> tuple[str, ...]:
 
 def _list_networks(store: "Store") -> None:
     """A row per network, and the number in each state, such as '3 networks: 2 done, 1 running'."""
-    from surefoot.cli.terminal import print_tables
     from surefoot.lab.store.files import EPOCH, State
     from surefoot.report.tables import Table
 
@@ -245,7 +242,6 @@ def _show_lines(title: str, lines: Mapping[str, str | None]) -> None:
 
 
 def _show_run(name: str, root: Path) -> None:
-    from surefoot.cli.terminal import print_tables
     from surefoot.io import toml_text
     from surefoot.lab.experiments.run import read_folder, undone
     from surefoot.lab.experiments.workflow import run_folder

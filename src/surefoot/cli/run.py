@@ -1,7 +1,7 @@
 """`surefoot run`, `surefoot report` and `surefoot compare`."""
 
 from dataclasses import replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,8 @@ from surefoot.cli.inputs import (
     stoppable,
     value_of,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.notebook import progress_shown
+from surefoot.cli.terminal import Format, busy, echo, print_as, print_sentences, print_tables
 from surefoot.errors import InputError
 from surefoot.evaluation import RESAMPLES
 from surefoot.runtime import may_fork
@@ -85,7 +86,6 @@ def run(
     The same command resumes where it was stopped.
     """
     refuse_missing(weights)
-    from surefoot.cli.notebook import progress_shown
     from surefoot.lab.experiments.workflow import Training, chosen_experiment, train
 
     with stoppable():
@@ -135,7 +135,6 @@ def report(
 
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
-    from surefoot.cli.terminal import print_tables
     from surefoot.report.study_tables import (
         headline_table,
         scores_compared,
@@ -160,7 +159,6 @@ def _report(
     first_time: bool = False,
 ) -> None:
     """Write the report; print each task's verdict and short table, then the report's path."""
-    from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.lab.experiments.workflow import load_study
 
     given = dict(value_of(text) for text in values or ())
@@ -179,15 +177,6 @@ def _report(
         echo("", *next_steps(written.parts[0], study.folder))
 
 
-class Format(StrEnum):
-    """How the numbers are printed."""
-
-    TABLE = "table"
-    MARKDOWN = "markdown"
-    CSV = "csv"
-    JSON = "json"
-
-
 Run = Annotated[
     str, typer.Argument(help="A name of 'surefoot ls runs', or an experiment's folder in any store.")
 ]
@@ -203,7 +192,6 @@ def compare(
     ] = Format.TABLE,
 ) -> None:
     """Show what changed between two runs: the configuration, and each method's metrics with intervals."""
-    from surefoot.cli.terminal import busy
     from surefoot.lab.experiments.workflow import compare as compared
 
     with busy("scoring and resampling"):
@@ -212,27 +200,11 @@ def compare(
 
 
 def _print_change(change: "ExperimentChange", output_format: Format) -> None:
-    import json
+    from surefoot.report.change import change_csv, change_document, change_notes, task_tables, value_tables
 
-    from surefoot.cli.terminal import print_tables
-    from surefoot.report.change import (
-        change_csv,
-        change_document,
-        change_notes,
-        task_tables,
-        value_tables,
-    )
-    from surefoot.report.tables import to_markdown
-
-    notes = change_notes(change)
+    document, csv = partial(change_document, change), partial(change_csv, change)
+    print_as(output_format, [*value_tables(change), *task_tables(change)], document, csv)
     if output_format is Format.TABLE:
-        print_tables(value_tables(change))
-        print_tables(task_tables(change))
-        echo(*notes)
+        echo(*change_notes(change))
     elif output_format is Format.MARKDOWN:
-        typer.echo(to_markdown([*value_tables(change), *task_tables(change)]))
-        echo(*(f"- {note}" for note in notes))
-    elif output_format is Format.CSV:
-        typer.echo(change_csv(change), nl=False)
-    else:
-        typer.echo(json.dumps(change_document(change), indent=2))
+        echo(*(f"- {note}" for note in change_notes(change)))

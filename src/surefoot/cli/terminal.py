@@ -1,11 +1,13 @@
 """Printing: results to standard output, progress and remarks to standard error."""
 
+import json
 import os
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
@@ -151,3 +153,35 @@ def print_tables(tables: Sequence["Table"]) -> None:
         for note in table.notes:
             console.print(Text(visible(note)), width=min(LINE, console.width))
         console.print()
+
+
+class Format(StrEnum):
+    """How numbers are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+    CSV = "csv"
+
+
+def print_as(
+    output_format: Format,
+    tables: Sequence["Table"],
+    document: Callable[[], object],
+    csv: Callable[[], str],
+) -> None:
+    """Print a result as tables, or as the whole of its numbers."""
+    from surefoot.report.tables import to_latex, to_markdown
+
+    match output_format:
+        case Format.TABLE:
+            print_tables(tables)
+        case Format.JSON:
+            typer.echo(json.dumps(document(), indent=2))
+        case Format.MARKDOWN:
+            typer.echo(to_markdown(tables))
+        case Format.LATEX:
+            typer.echo(to_latex(tables))
+        case Format.CSV:
+            typer.echo(csv(), nl=False)

@@ -18,7 +18,7 @@ from surefoot.cli.inputs import (
     task_files,
     value_of,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, print_tables
 from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import all_or_none, replacing, write_toml
 from surefoot.predictions.labels import LabelKind
@@ -189,7 +189,6 @@ def _tune_recipe(
     """Search among the candidates of a file, or of the grid."""
     from surefoot.cli.notebook import Log
     from surefoot.cli.progress import describe_not_worse, search_table, watch
-    from surefoot.cli.terminal import print_tables
     from surefoot.lab.experiments.search import (
         RecipeSearch,
         candidates,
