@@ -456,7 +456,6 @@ MISTAKES = {
     "compare what was never run": (["compare", "a", "b", "--store", "empty"], "no experiment 'a' was run in empty"),
     "no store": (["ls", "runs", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot run' created"),
     "a method of another name": (["ls", "methods", "toy"], "unknown method 'toy'; have: single, "),
-    "an unknown list": (["ls", "method"], "unknown list 'method' (did you mean 'methods'?); have: methods, "),
     "one network": (["ls", "networks", "a"], "networks have no names, got 'a'; allowed: 'surefoot ls networks'"),
 }  # fmt: skip
 
