@@ -67,7 +67,7 @@ def test_the_commands_of_the_page(folder):
     assert value == pytest.approx((probabilities.max(axis=1) < 0.5).mean())
 
 
-RUN = ("run", "my_experiment.toml", "--cache", "cache")
+RUN = ("run", "my_experiment.toml")
 # With one CPU, so that one process of Ray's loads torch and the plugin.
 ON_RAY = """
 import json, sys
@@ -116,7 +116,7 @@ def test_in_worker_processes_and_the_report(folder, printed):
     page = (written / "report.html").read_text()
     assert "Label smoothing + 2T" in page
     assert "Below 50% confidence" in page
-    assert "plugins = [" in output(folder, "show", "my_experiment", "--as", "run", "--store", "runs")
+    assert "plugins = [" in output(folder, "ls", "runs", "my_experiment", "--store", "runs")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the extra 'ray'")

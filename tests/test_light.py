@@ -49,10 +49,11 @@ def test_no_module_of_the_core_imports_torch_not_even_lazily():
 
 
 @pytest.mark.skipif(find_spec("torch") is not None, reason="where torch is not installed")
-def test_doctor_says_that_torch_is_missing_and_nothing_is_broken(tmp_path):
+def test_doctor_says_that_torch_is_missing_and_nothing_is_broken(tmp_path, monkeypatch):
     from tests.cli.command import surefoot
 
-    printed = surefoot("doctor", "--store", tmp_path, "--cache", tmp_path).stdout
+    monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path))
+    printed = surefoot("doctor", "--store", tmp_path).stdout
     assert "missing  torch: networks" in printed
     assert "(no torch, safetensors, h5py, fsspec)\n         -> pip install 'surefoot[torch]'\n" in printed
     assert "ok       processor: " in printed

@@ -129,31 +129,6 @@ def test_show_says_what_lies_where(tmp_path):
     assert "toy/wave, toy/rings, toy/spiral, toy/checkers" in surefoot("data", "show", "toy").stdout
 
 
-def test_decode_twice(file, tmp_path):
-    first = surefoot("data", "decode", file, "--size", "16", "--fit", "square", "--cache", tmp_path / "cache")
-    assert ["test_unfamiliar", "24", "0.0", "0"] in rows_of(first.stdout)
-    stored = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")}
-    second = surefoot(
-        "data", "decode", file, "--size", "16", "--fit", "square", "--cache", tmp_path / "cache"
-    )
-    assert second.stdout == first.stdout
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*")} == stored
-
-
-def test_decode_names_what_it_cannot_read(file, tmp_path):
-    lost = load_task(file).splits[Split.VAL].inputs.file(0)
-    lost.unlink()
-    arguments = ("data", "decode", file, "--size", "16", "--cache", tmp_path / "cache")
-    assert f"1 image cannot be read: {lost} (no such file)" in surefoot(*arguments, check=2).stderr
-    done = surefoot(*arguments, "--skip-unreadable")
-    assert ["val", "7"] in [row[:2] for row in rows_of(done.stdout)]
-    assert f"note: 1 image cannot be read: {lost} (no such file)\n" in done.stderr
-
-
-def test_what_is_made_in_memory_needs_no_decoding():
-    assert surefoot("data", "decode", "toy").stdout == "nothing to decode: toy is generated in memory\n"
-
-
 def test_names_cannot_write_to_the_terminal_what_they_like(file, tmp_path):
     manifest = tmp_path / "manifest.csv"
     manifest.write_text(manifest.read_text().replace("004.jpg", "\x1b[31m004.jpg"))

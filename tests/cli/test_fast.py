@@ -117,12 +117,12 @@ FAST = {
     "ls calibrators": "member-temperatures",
     "ls experiments": "quickstart",
     "ls runs": "quickstart",
-    "status": "missing",
-    "show toy": "toy/wave",
-    "show ensemble --as method": "networks to train",
-    "show quickstart --as experiment": "[parts.recipe]",
-    "show quickstart --as run": "0 done",
-    "show quickstart --as run --store reported": "2.5, 3",
+    "ls networks": "missing",
+    "ls tasks toy": "toy/wave",
+    "ls methods ensemble": "networks to train",
+    "ls experiments quickstart": "[parts.recipe]",
+    "ls runs quickstart": "0 done",
+    "ls runs quickstart --store reported": "2.5, 3",
     "data show animals": "ImageNet",
     "data check toy": "no problems",
 }
@@ -134,7 +134,7 @@ def test_lists_and_pages_import_little(words, ran):
     assert FAST[words] in printed
     assert code == 0
     assert imported <= OF_TASKS
-    if words in ("--version", "--help", "run --help", "ls metrics", "status"):
+    if words in ("--version", "--help", "run --help", "ls metrics", "ls networks"):
         assert not imported
 
 
@@ -161,12 +161,12 @@ REFUSED = {
     "predict gone a.png -o p.csv": "gone is not a bundle: it has no bundle.json",
     "serve gone": "gone is not a bundle: it has no bundle.json",
     "export gone -o e.onnx": "gone is not a bundle: it has no bundle.json",
-    "status --store gone": "no store at gone",
+    "ls networks --store gone": "no store at gone",
     "ls runs --store gone": "no store at gone",
     "data check gone.toml": "gone.toml: No such file",
     "run gone.toml": "cannot read gone.toml: No such file",
-    "show gone.toml": "cannot read gone.toml: No such file",
-    "show gone": "nothing is called 'gone'",
+    "ls experiments gone.toml": "cannot read gone.toml: No such file",
+    "ls methods gone": "unknown method 'gone'",
 }
 
 

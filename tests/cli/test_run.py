@@ -20,7 +20,7 @@ from surefoot.lab.experiments.run import read_folder
 from surefoot.lab.store.files import State
 from surefoot.lab.store.store import Store
 from surefoot.lab.workers import local
-from surefoot.metrics import nll
+from surefoot.metrics import METRICS, nll
 from tests.cli.command import in_a_process, rows_of, started
 
 TINY = """
@@ -174,12 +174,13 @@ def test_a_second_run_trains_nothing_and_says_the_same(folder, here, no_training
     assert len(before) > 50
 
 
-def test_a_store_at_a_url_is_fetched_and_gets_the_report(folder, here, tmp_path, no_training, no_figures):
+def test_a_store_at_a_url_is_fetched_and_gets_the_report(
+    folder, here, tmp_path, no_training, no_figures, monkeypatch
+):
     bucket, cache = tmp_path / "bucket", tmp_path / "cache"
     shutil.copytree(folder / "runs/networks", bucket / "networks")
-    done = here(
-        "run", folder / "tiny.toml", "--store", f"file://{bucket}", "--cache", cache, "--device", "cpu"
-    )
+    monkeypatch.setenv("SUREFOOT_CACHE", str(cache))
+    done = here("run", folder / "tiny.toml", "--store", f"file://{bucket}", "--device", "cpu")
     table = (folder / "said.txt").read_text().partition("report: ")[0]
     assert done.stdout.startswith(table)
     (page,) = cache.glob("stores/*/experiments/tiny/report.html")
@@ -361,16 +362,9 @@ def test_compare_says_what_changed_with_intervals(folder, here):
         changed[side, "nll"]["before"] for side in ("familiar", "unfamiliar")
     ]
     assert {line["low"] for line in lines} == {""}
-    printed = here(
-        "compare",
-        folder / "runs/experiments/tiny",
-        "longer",
-        *store,
-        "--resamples",
-        0,
-        "--format",
-        "markdown",
-    ).stdout
+    words = ("compare", folder / "runs/experiments/tiny", "longer", *store, "--resamples", 0, "--format")
+    assert r"\toprule" in here(*words, "latex").stdout
+    printed = here(*words, "markdown").stdout
     assert "- toy/wave, methods only after: budget-t." in printed
     assert f"| Single | NLL | F | {changed['familiar', 'nll']['before']:.4f} |" in printed
 
@@ -405,28 +399,30 @@ def test_ls_methods_and_experiments(here):
 
 
 def test_show_an_experiment_is_toml_that_runs(here):
-    printed = here("show", "letters", "--as", "experiment").stdout
+    printed = here("ls", "experiments", "letters").stdout
+    assert printed.startswith("# experiment letters, as it would run\n")
     assert experiment_from(tomllib.loads(printed), name="x") == experiment_named("letters")
 
 
-def test_show_tells_all_that_have_the_name(here):
-    printed = here("show", "cat-dog").stdout
-    assert printed.startswith("# experiment cat-dog, as it would run\n")
-    assert "Cat vs. dog: Oxford-IIIT Pets" in printed
+def test_show_a_task_a_metric_and_a_calibrator(here):
+    printed = here("ls", "tasks", "cat-dog").stdout
+    assert printed.startswith("Cat vs. dog: Oxford-IIIT Pets")
     assert "terms:" in printed
-    assert "# experiment" not in here("show", "cat-dog", "--as", "task").stdout
+    e99 = METRICS.named("e99")
+    assert here("ls", "metrics", "e99").stdout.splitlines()[0] == f"metric e99: {e99.title}"
+    assert "options:           budget, reference\n" in here("ls", "calibrators", "budget").stdout
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda each: each.name)
 def test_show_a_method(here, method):
-    printed = here("show", method.name).stdout
+    printed = here("ls", "methods", method.name).stdout
     for text in (method.title, method.formula, method.reference, method.training, method.fitted_on):
         assert text in printed
     assert ("oracle: " in printed) == method.oracle
 
 
 def test_show_a_run(folder, here):
-    printed = here("show", "tiny", "--store", folder / "runs").stdout
+    printed = here("ls", "runs", "tiny", "--store", folder / "runs").stdout
     files = [folder / f"runs/experiments/tiny/calibrations/toy-wave-single-t-run{run}.json" for run in (0, 1)]
     fitted = ", ".join(f"{load_calibration(file).temperature:.4g}" for file in files)
     assert ["toy-wave-single-t", "T", fitted] in rows_of(printed)
@@ -435,7 +431,8 @@ def test_show_a_run(folder, here):
     )
     assert '"single-t",\n    "ensemble",\n    "distill",\n]' in printed
     assert (
-        "report: none; 'surefoot report longer" in here("show", "longer", "--store", folder / "runs").stdout
+        "report: none; 'surefoot report longer"
+        in here("ls", "runs", "longer", "--store", folder / "runs").stdout
     )
 
 
@@ -451,16 +448,15 @@ MISTAKES = {
     "method twice": (["run", "toy", "--method", "single", "--method", "single"], "methods has 'single' twice"),
     "no method applies": (["run", "toy", "--method", "ensemble", "--set", "members=1"], "no method can be used on task 'toy/wave'"),
     "unknown device": (["run", "toy", "--device", "tpu"], "device is 'tpu'; allowed: auto, cpu, cuda"),
-    "unknown engine": (["run", "toy", "--engine", "dask"], "unknown engine 'dask'; have: local, ray"),
-    "address without ray": (["run", "toy", "--address", "head:6379"], "address is 'head:6379' and the engine is 'local'; needed: the engine 'ray'"),
+    "ray's option without ray": (["run", "toy", "--gpus-per-network", "0.5"], "gpus per network is 0.5 and the engine is 'local'; needed: the engine 'ray'"),
     "bad share": (["run", "toy", "--engine", "ray", "--gpus-per-network", "1.5"], "GPUs per network are 1.5; allowed: up to 1, or a whole number"),
     "unknown URL": (["run", "toy", "--store", "nosuch://runs"], "cannot reach the store at nosuch://runs: Protocol not known: nosuch"),
     "missing weights": (["run", "toy", "--weights", "none.pth"], "none.pth: No such file or directory"),
     "never run": (["report", "toy", "--store", "empty"], "no experiment 'toy' was run in empty; have: none yet"),
     "compare what was never run": (["compare", "a", "b", "--store", "empty"], "no experiment 'a' was run in empty"),
     "no store": (["ls", "runs", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot run' created"),
-    "nothing to show": (["show", "magic"], "nothing is called 'magic'; have experiments: quickstart, "),
-    "no such method": (["show", "toy", "--as", "method"], "nothing is called 'toy'; have methods: single, "),
+    "a method of another name": (["ls", "methods", "toy"], "unknown method 'toy'; have: single, "),
+    "one network": (["ls", "networks", "a"], "networks have no names, got 'a'; allowed: 'surefoot ls networks'"),
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from tests.conftest import draw_one_label
 
 NEAR = {
     "a method": (["run", "toy", "--method", "ensembel"], "unknown method 'ensembel' (did you mean 'ensemble'?); have: "),
-    "another case": (["show", "Single_T"], "nothing is called 'Single_T' (did you mean 'single-t'?); have "),
+    "another case": (["ls", "methods", "Single_T"], "unknown method 'Single_T' (did you mean 'single-t'?); have: "),
     "a metric": (["evaluate", "p.npz", "--metric", "ecee"], "unknown metric 'ecee' (did you mean 'ece'?); have: "),
     "a side": (["evaluate", "p.npz", "--fail-if", "unfamilar.e99>1"], "unknown side 'unfamilar' (did you mean 'unfamiliar'?); have: "),
     "a task": (["data", "check", "cat-dogs"], "unknown task 'cat-dogs' (did you mean 'cat-dog'?); have: "),
@@ -92,8 +92,9 @@ def states(printed):
 
 
 def test_doctor_says_what_is_missing_and_what_is_broken(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUREFOOT_CACHE", str(tmp_path))
     monkeypatch.setitem(doctor.EXTRAS, "ray", (("no_such_module",), "clusters"))
-    printed = surefoot("doctor", "--store", tmp_path / "new/runs", "--cache", tmp_path).stdout
+    printed = surefoot("doctor", "--store", tmp_path / "new/runs").stdout
     found = states(printed)
     assert found.pop("ray") == "missing"
     assert "missing  ray: clusters (no no_such_module)\n         -> pip install 'surefoot[ray]'\n" in printed
@@ -104,7 +105,7 @@ def test_doctor_says_what_is_missing_and_what_is_broken(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [], "nothing is left behind"
     (tmp_path / "file").touch()
     monkeypatch.setattr(doctor, "LIBRARIES", ("numpy", "no_such_library"))
-    broken = surefoot("doctor", "--store", tmp_path / "file", "--cache", tmp_path, check=1).stdout
+    broken = surefoot("doctor", "--store", tmp_path / "file", check=1).stdout
     assert [what for what, state in states(broken).items() if state == "problem"] == [
         "no_such_library",
         "store",
@@ -161,9 +162,10 @@ def test_progress_and_colours_are_for_terminals_that_show_them(tmp_path):
     usual = in_a_terminal(*words)
     assert "resampling" in usual
     assert "\x1b[1m" in usual
-    quiet = in_a_terminal(*words, "--quiet")
+    quiet = in_a_terminal("--quiet", *words)
     assert "resampling" not in quiet
     assert "NLL" in quiet
+    assert "resampling" not in in_a_terminal(*words, SUREFOOT_QUIET="1")
     assert "\x1b" not in in_a_terminal(*words, TERM="dumb")
     colours = [f"\x1b[{code}m" for code in (*range(30, 38), *range(90, 98))]
     assert any(each in usual for each in colours)

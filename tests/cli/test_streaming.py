@@ -80,7 +80,7 @@ def test_tables_and_conditions_of_what_is_streamed(folder):
 
 def test_one_small_file_is_streamed_where_asked(folder):
     options = ("evaluate", folder / "familiar/0.parquet", "--format", "json", "--resamples", 0)
-    streamed, whole = surefoot(*options, "--stream", "--workers", 1), surefoot(*options)
+    streamed, whole = surefoot(*options, "--stream"), surefoot(*options)
     assert "streamed 300 rows" in streamed.stderr
     assert "streamed" not in whole.stderr
     assert scores(streamed.stdout)["nll"]["value"] == pytest.approx(
@@ -113,11 +113,7 @@ def test_several_npz_are_read_whole(folder, tmp_path):
 REFUSED = {
     "groups": (["evaluate", "familiar", "--group-by", "site"], "--group-by needs all rows in memory"),
     "a report": (["evaluate", "familiar", "--report", "r"], "--report needs all rows in memory"),
-    "an address alone": (["evaluate", "familiar", "--address", "x"], "the address is that of a Ray cluster"),
     "Ray in memory": (["evaluate", "familiar", "--engine", "ray", "--no-stream"], "--engine ray streams"),
-    "no cluster": (["evaluate", "familiar", "--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster at '127.0.0.1:1': Connection refused"),
-    "a host of 70 letters": (["evaluate", "familiar", "--engine", "ray", "--address", f"{'h' * 70}:1"], "no Ray cluster at 'hhh"),
-    "no address": (["evaluate", "familiar", "--engine", "ray", "--address", "there"], "allowed: HOST:PORT as printed by 'ray start --head', ray://HOST:PORT, or auto"),
     "another method": (["calibrate", "familiar", "-o", "x.json", "--method", "budget"], "'budget' cannot be streamed"),
     "no match": (["evaluate", "none*.parquet"], "no file matches this pattern"),
     "over the input": (["calibrate", "familiar", "-o", "familiar/0.parquet"], "is a file name for predictions"),
@@ -130,3 +126,19 @@ def test_what_cannot_be_streamed_is_one_sentence(name, folder, monkeypatch):
     arguments, output = REFUSED[name]
     with pytest.raises(InputError, match=output):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+ADDRESSES = {
+    "127.0.0.1:1": "no Ray cluster at '127.0.0.1:1': Connection refused",
+    f"{'h' * 70}:1": "no Ray cluster at 'hhh",
+    "there": "allowed: HOST:PORT as printed by 'ray start --head', ray://HOST:PORT, or auto",
+}
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_without_a_cluster_is_one_sentence(address, folder, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=ADDRESSES[address]):
+        CliRunner().invoke(
+            app, ["evaluate", str(folder / "familiar"), "--engine", "ray"], catch_exceptions=False
+        )

@@ -44,7 +44,7 @@ def test_names_of_files_groups_and_classes_are_text(name, tmp_path, monkeypatch)
         ("evaluate", file, "--metric", name),
         ("thresholds", file, "--for-class", name),
         ("run", name),
-        ("show", name),
+        ("ls", "methods", name),
         ("data", "check", name),
     ):
         said = surefoot(*arguments, check=2)
@@ -54,7 +54,7 @@ def test_names_of_files_groups_and_classes_are_text(name, tmp_path, monkeypatch)
 
 
 def test_a_long_name_is_one_short_sentence(tmp_path):
-    for arguments in (("show", "x" * 5000), ("evaluate", "x" * 5000), ("run", "x" * 5000)):
+    for arguments in (("ls", "methods", "x" * 5000), ("evaluate", "x" * 5000), ("run", "x" * 5000)):
         assert len(surefoot(*arguments, check=2).stderr) < 1100
 
 

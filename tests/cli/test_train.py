@@ -1,4 +1,4 @@
-"""`surefoot train`, `tune` and `status` as people use them: processes, their output, their exit codes."""
+"""`surefoot train`, `tune` and `ls networks` as people use them: processes, their output, their exit codes."""
 
 import re
 import signal
@@ -79,7 +79,7 @@ def test_the_logits_go_straight_into_calibrate_and_evaluate(folder, here):
 
 
 def test_status_shows_what_is_done(folder, here):
-    printed = here("status", "--store", folder / "runs").stdout
+    printed = here("ls", "networks", "--store", folder / "runs").stdout
     epochs = read_recipe(folder / "r.toml").epochs
     rows = [line for line in printed.splitlines() if "toy/wave" in line]
     assert len(rows) == 2
@@ -92,7 +92,7 @@ def test_status_shows_what_was_ordered_and_never_begun(tmp_path, here):
     specs = [Spec("toy/wave", "0" * 64, Recipe(network="mlp"), seed) for seed in range(3)]
     store.request(specs)
     with store.claim(specs[1]):
-        rows, last = shown(here("status", "--store", tmp_path).stdout)
+        rows, last = shown(here("ls", "networks", "--store", tmp_path).stdout)
     assert [(row[2], row[3]) for row in rows] == [("0", "missing"), ("1", "running"), ("2", "missing")]
     assert {row[1] for row in rows} == {f"mlp-{specs[0].recipe.digest}"}
     assert rows[0][4:] == ["", "", ""], "it has taken no seconds"
@@ -100,7 +100,7 @@ def test_status_shows_what_was_ordered_and_never_begun(tmp_path, here):
 
 
 def test_status_of_an_empty_store(tmp_path, here):
-    assert shown(here("status", "--store", tmp_path).stdout) == ([], "0 networks")
+    assert shown(here("ls", "networks", "--store", tmp_path).stdout) == ([], "0 networks")
 
 
 def shown(printed):
@@ -124,13 +124,13 @@ def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(tmp_path, here):
     )
     with started(*arguments) as process:
         _soon(lambda: epochs(store))
-        assert "running" in here("status", "--store", store).stdout
+        assert "running" in here("ls", "networks", "--store", store).stdout
         with started(*arguments) as other:
             waiting = other.stderr.readline()
             stop(other)
         stop(process)
     assert waiting == "waiting for another process: seed 0\n"
-    assert "stopped" in here("status", "--store", store).stdout
+    assert "stopped" in here("ls", "networks", "--store", store).stdout
     before = epochs(store)
     with started(*arguments) as process:
         _soon(lambda: len(epochs(store)) > len(before))
@@ -175,7 +175,6 @@ MISTAKES = {
     "no equals": (["train", "toy", "--set", "epochs", "--store", "s"], "--set 'epochs' has no '='; allowed: NAME=VALUE, such as epochs=12"),
     "bad value": (["train", "toy", "--set", "epochs=many", "--store", "s"], "epochs is 'many'; allowed: "),
     "unwritable store": (["train", "toy", *SMALL, "--store", "file/s"], "cannot write file/s/wanted: Not a directory"),
-    "no store": (["status", "--store", "nowhere"], "no store at nowhere; allowed: a folder that 'surefoot train' created"),
     "no folder to write to": (["tune", "toy", *SMALL, "-o", "no/r.toml"], "cannot write no/r.toml: no folder no"),
     **{
         f"rate {rate}": (["tune", "nothing", "--rate", "0.1", "--rate", rate, "-o", "no/r.toml"], f"--rate is {value}; allowed: a positive number")

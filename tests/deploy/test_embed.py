@@ -218,15 +218,16 @@ def test_timm_models_find_their_own_weights(monkeypatch):
         (["empty", "--network", "resnet18"], "empty: no images"),
         (["photos", "--network", "resnet18", "--root", "."], "--root is . and the images are a folder, photos"),
         (["table.csv", "--network", "resnet18"], "table.csv: no column 'path'; have: file, embedding"),
-        (["table.csv", "--network", "resnet18", "--path-column", "file"], "has a column 'embedding' already"),
-        (["out.csv", "--network", "resnet18", "--path-column", "p"], "out.csv: path '../a.png' in row 0 leaves"),
+        (["taken.csv", "--network", "resnet18"], "has a column 'embedding' already"),
+        (["out.csv", "--network", "resnet18"], "out.csv: path '../a.png' in row 0 leaves"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused(words, message, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "table.csv").write_text("file,embedding\ncats/01.png,2\n")
-    (tmp_path / "out.csv").write_text("p\n../a.png\n")
+    (tmp_path / "taken.csv").write_text("path,embedding\ncats/01.png,2\n")
+    (tmp_path / "out.csv").write_text("path\n../a.png\n")
     assert message in surefoot("embed", *words, "-o", "out.parquet", check=2).stderr
     assert not list(tmp_path.glob("*.parquet"))
 

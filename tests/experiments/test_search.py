@@ -81,19 +81,6 @@ def test_vectors_and_recipes_without_augmentation_have_no_choice_of_one(toy, let
         assert len(grid) == 1 + 4 * 2
         assert {each.recipe.augmentation for each in grid} == {grid[0].recipe.augmentation}
         assert "rho 0.05, cosine, 8 epochs" in [each.name for each in grid]
-    with pytest.raises(InputError, match="task 'toy/wave' has vectors; allowed: images"):
-        candidates(BASE, toy, augmentations=["strong"])
-
-
-def test_axes_can_be_restricted(letters):
-    grid = candidates(
-        BASE, letters, augmentations=["strong"], sharpness=[0.3], schedules=["step", "cosine"], lengths=[0.3]
-    )
-    assert [each.name for each in grid] == [
-        "plain",
-        "strong, rho 0.3, step, 3 epochs",
-        "strong, rho 0.3, cosine, 3 epochs",
-    ]
 
 
 def test_a_trial_has_a_share_of_the_epochs_and_predicts_only_validation():
@@ -174,7 +161,7 @@ def test_differences_are_clustered():
 
 def search(folder):
     """The words of a command that searches among the candidates in a folder."""
-    words = ("--search", "recipe", "--candidates", folder / "c.toml", "--store", folder / "runs")
+    words = ("--search", folder / "c.toml", "--store", folder / "runs")
     return ("tune", "toy", *SET, *words, "--device", "cpu", "-o", folder / "r.toml")
 
 
@@ -347,11 +334,8 @@ def test_a_search_needs_validation_data_and_plain_training(toy):
 MISTAKES = {
     "--rate 0.1": "--rate is not used by --search recipe; allowed: with --search rate",
     "--most-epochs 96": "--most-epochs is not used by --search recipe; allowed: with --search rate",
-    "--candidates c.toml --sharpness 0.1": "--candidates names every recipe; allowed: without --augmentation",
-    "--candidates gone.toml": "gone.toml: No such file",
-    "--sharpness -1": "sharpness is -1.0; allowed: at least 0",
-    "--schedule linear": "schedule is 'linear'; allowed: step, cosine",
-    "--length 0": "length is 0.0; allowed: a positive number, times the epochs",
+    "--search gone.toml": "gone.toml: No such file",
+    "--search recipes": "unknown search 'recipes' (did you mean 'recipe'?); have: rate, recipe, a .toml file",
     "-o r.csv": "the output is r.csv, where the trials are written; allowed: another suffix",
 }
 
@@ -366,6 +350,6 @@ def test_a_mistake_is_one_sentence(words, searched, monkeypatch):
 
 
 def test_options_of_the_recipe_search_are_refused_by_the_other(tmp_path):
-    for option in ("--augmentation", "--sharpness", "--schedule", "--length", "--runs", "--workers"):
+    for option in ("--runs", "--workers"):
         said = surefoot("tune", "toy", option, "1", "-o", tmp_path / "r.toml", check=2)
         assert f"{option} is not used by --search rate; allowed: with --search recipe" in said.stderr

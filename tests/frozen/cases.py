@@ -49,17 +49,17 @@ EVALUATED = {
     "one logit": ("logit.csv",),
     "probabilities": ("probs.npz",),
     "no intervals": ("five-f.parquet", "five-u.parquet", "--resamples", 0, "--metric", "nll", "--metric", "e99"),
-    "streamed": ("one-parts-f", "one-parts-u", "--workers", 1),
-    "streamed many labels": ("many-parts-f", "many-parts-u", "--workers", 1),
-    "streamed members": ("members.parquet", "--stream", "--workers", 1),
+    "streamed": ("one-parts-f", "one-parts-u"),
+    "streamed many labels": ("many-parts-f", "many-parts-u"),
+    "streamed members": ("members.parquet", "--stream"),
     "several files in memory": ("one-parts-f", "one-parts-u", "--no-stream"),
 }  # fmt: skip
 CALIBRATED = {
     "temperature": ("five-val.parquet", "five-f.parquet", "five-u.parquet"),
     "temperature by group": ("five-val.parquet", "five-f.parquet", "five-u.parquet", "--group-by", "site"),
     "temperature of many labels": ("many-val.npz", "many-f.npz", "many-u.npz"),
-    "temperature, streamed": ("one-parts-val", "one-parts-f", "one-parts-u", "--workers", 1),
-    "temperature of many labels, streamed": ("many-parts-val", "many-parts-f", "many-parts-u", "--workers", 1),
+    "temperature, streamed": ("one-parts-val", "one-parts-f", "one-parts-u"),
+    "temperature of many labels, streamed": ("many-parts-val", "many-parts-f", "many-parts-u"),
     "member-temperatures": ("members-val.npz", "members-f.npz", "members-u.npz"),
     "softening": ("soft-val.npz", "large-f.npz"),
     "budget": ("two-val.parquet", "two-f.parquet", "two-u.parquet"),
@@ -122,7 +122,7 @@ def calibrations(inputs, out):
         if method in STREAMED:
             for parts in ("one-parts-val", "many-parts-val"):
                 for option in ("--stream", "--no-stream"):
-                    words = (method, inputs / parts, out / "c.json", option, "--workers", 1)
+                    words = (method, inputs / parts, out / "c.json", option)
                     found[f"{method}, {parts}, {option}"] = _fit(*words)
     found["by group"] = _fit("temperature", inputs / "five-val.parquet", out / "c.json", "--group-by", "site")
     return found
@@ -218,7 +218,7 @@ def registries(*_):
     """The names of what there is, and the built-in experiments as they would run."""
     found = {what: _listed(what) for what in ("metrics", "calibrators", "methods", "experiments")}
     found["as they would run"] = {
-        name: _without_prose(tomllib.loads(surefoot("show", name, "--as", "experiment").stdout))
+        name: _without_prose(tomllib.loads(surefoot("ls", "experiments", name).stdout))
         for name in found["experiments"]
     }
     return found

@@ -53,7 +53,6 @@ def ordinary_user(place, rng):
         ("bundle", "tiny", "single", "-o", out / "b", "--resamples", 0, *store),
         ("bundle", "tiny", "single", "-o", out / "deep/b", "--resamples", 0, "--store", place.base / "own/run/store"),
         ("data", "check", task, "--resolved", out / "split.csv"),
-        ("data", "decode", task, "--size", 8, "--cache", out / "cache"),
         ("train", "toy/wave", "--set", "epochs=1", "--set", "network=mlp", "--store", out / "store"),
     ]  # fmt: skip
     words = pick(rng, commands[:-1]) if rng.random() < 0.99 else commands[-1]  # which starts processes

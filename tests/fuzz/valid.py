@@ -86,7 +86,7 @@ def evaluate_valid(place, rng):
     known = {drawn.names for drawn in read.values() if drawn.names is not None}
     expect = VALID if len(known) < 2 else ANY
     words += ["--format", "json", "--resamples", pick(rng, [0, 0, 0, 7])]
-    words += ["--stream", "--workers", 1] if stream else ["--no-stream"]
+    words += ["--stream"] if stream else ["--no-stream"]
     yield Step((*words, *_metrics(rng)), expect, scores_check(read, stream=stream))
 
 

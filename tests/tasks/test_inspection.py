@@ -16,7 +16,7 @@ from surefoot.lab.tasks.check import attribute_counts, inspect, label_counts
 from surefoot.lab.tasks.contact_sheet import CELL, GREY, LEFT, PER_SIDE, STEP, TOP, write_contact_sheet
 from surefoot.lab.tasks.letters import load_letters
 from surefoot.lab.tasks.manifest import load_task
-from surefoot.lab.tasks.task import Samples, Split, Task, decode_readable_task, decode_task
+from surefoot.lab.tasks.task import Samples, Split, Task, decode_task
 from surefoot.lab.tasks.toy import load_toy
 from tests.tasks.trees import FACES, description, faces, picture, table
 
@@ -73,18 +73,14 @@ def test_the_same_bytes_in_two_splits_are_a_leak(task, other):
 def test_decoding_refuses_an_unfamiliar_picture_in_training(task, tmp_path, other):
     decode_task(task, Size(8), cache=tmp_path / "cache")
     file_of(task, other).write_bytes(file_of(task, UNFAMILIAR, 2).read_bytes())
-    for decode in (decode_task, decode_readable_task):
-        with pytest.raises(InputError, match=f"1 unfamiliar image also in {other}"):
-            decode(task, Size(8), cache=tmp_path / "cache")
+    with pytest.raises(InputError, match=f"1 unfamiliar image also in {other}"):
+        decode_task(task, Size(8), cache=tmp_path / "cache")
 
 
-def test_decoding_goes_on_without_the_unreadable_if_asked(task, tmp_path):
+def test_decoding_refuses_an_unreadable_picture(task, tmp_path):
     file_of(task, VAL).write_bytes(b"x")
     with pytest.raises(InputError, match=r"1 image cannot be read"):
         decode_task(task, Size(8), cache=tmp_path / "cache")
-    decoded = decode_readable_task(task, Size(8), cache=tmp_path / "cache")
-    assert len(decoded[VAL]) == len(task.splits[VAL]) - 1
-    assert decoded[VAL].rows[0] == 1
 
 
 def test_a_picture_twice_in_one_split_is_a_note(task):

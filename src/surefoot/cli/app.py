@@ -15,13 +15,13 @@ from surefoot.cli.doctor import doctor
 from surefoot.cli.embed import embed
 from surefoot.cli.ending import EXIT_CODES, Commands
 from surefoot.cli.evaluate import evaluate
-from surefoot.cli.listing import ls, show
+from surefoot.cli.listing import ls
 from surefoot.cli.monitor import monitor
 from surefoot.cli.run import compare, report, run
 from surefoot.cli.sets import sets
-from surefoot.cli.terminal import all_written_or_none, echo, with_quiet
+from surefoot.cli.terminal import all_written_or_none, echo, show_progress
 from surefoot.cli.thresholds import thresholds
-from surefoot.cli.train import status, train, tune
+from surefoot.cli.train import train, tune
 from surefoot.registry import load_plugins, plugin_path, search_in
 
 app = typer.Typer(
@@ -35,14 +35,13 @@ app = typer.Typer(
 )
 COMMANDS: tuple[Callable[..., None], ...] = (
     *(run, report, compare, evaluate, calibrate, apply, thresholds, sets, monitor),
-    *(predictions, bundle, predict, serve, export, embed, train, tune, status, ls, show, doctor),
+    *(predictions, bundle, predict, serve, export, embed, train, tune, ls, doctor),
 )
-WITHOUT_PROGRESS = (serve, status, ls, show, doctor)
 AT_ONCE = (evaluate, calibrate, apply, thresholds, sets)  # the others record as they go, or write a folder
 for command in COMMANDS:
     whole = all_written_or_none(command) if command in AT_ONCE else command
     kind = CalibrateCommand if command is calibrate else None
-    app.command(cls=kind)(whole if command in WITHOUT_PROGRESS else with_quiet(whole))
+    app.command(cls=kind)(whole)
 app.add_typer(data, name="data")
 
 
@@ -64,8 +63,12 @@ def top(
             help="A module or .py file that registers metrics, methods, tasks, ...; can be repeated.",
         ),
     ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", envvar="SUREFOOT_QUIET", help="Show no progress.")
+    ] = False,
 ) -> None:
     """Measure how reliable a classifier's confidence is on unfamiliar data, and calibrate it."""
+    show_progress(quiet=quiet)
     with suppress(OSError):  # a current folder that was removed
         search_in(Path.cwd())
     load_plugins(plugin_path(name, Path.cwd()) for name in plugin or ())

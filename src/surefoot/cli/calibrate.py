@@ -1,6 +1,5 @@
 """`surefoot calibrate` and `surefoot apply`: fit a calibration, and apply it."""
 
-from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,21 +8,22 @@ import typer
 from typer.core import TyperCommand
 
 from surefoot.cli.inputs import (
-    Address,
     Engine,
     EngineName,
+    GroupBy,
     Stream,
-    Workers,
     input_files,
     is_streamed,
     read,
     read_or_scan,
     refuse_ending,
     refuse_missing,
+    refuse_predictions_name,
     refuse_wrong_outputs,
 )
-from surefoot.cli.terminal import echo, echo_written
-from surefoot.errors import InputError, refuse_unknown
+from surefoot.cli.notebook import progress_shown
+from surefoot.cli.terminal import busy, echo, echo_written
+from surefoot.errors import refuse_unknown
 from surefoot.text import count_of
 
 if TYPE_CHECKING:
@@ -37,16 +37,8 @@ Validation = Annotated[
         help="Predictions on held-out familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."
     ),
 ]
-Options = Annotated[
-    list[str] | None,
-    typer.Option("--option", help="An option of the method as NAME=VALUE, also of one from a plugin."),
-]
 Force = Annotated[
     bool, typer.Option("--force", help="Use a T even if its interval spans orders of magnitude.")
-]
-GroupBy = Annotated[
-    str | None,
-    typer.Option(help="Column of groups: intervals are clustered, and folds never split a group."),
 ]
 
 
@@ -116,52 +108,32 @@ def calibrate(
     val: Validation,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the calibration (JSON).")],
     method: Annotated[str, typer.Option(help="See 'surefoot ls calibrators'.")] = "temperature",
-    option: Options = None,
     force: Force = False,
     group_by: GroupBy = None,
     stream: Stream = None,
     engine: Engine = EngineName.LOCAL,
-    address: Address = None,
-    workers: Workers = None,
 ) -> None:
     """Fit a calibration on validation predictions, never on the data that it is evaluated on."""
     files = input_files(val)
     from surefoot.calibrators import CALIBRATORS, fit_calibration, save_calibration
 
     calibrator = CALIBRATORS.named(method)
-    texts = _texts(context.meta.get(GIVEN, {}), option or [])
+    texts: dict[str, str] = context.meta.get(GIVEN, {})
     refuse_unknown(f"option of method {method}:", texts, calibrator.option_names)
     declared = {each.name: each for each in calibrator.options if each.name in texts}
     references = [Path(texts[name]) for name, each in declared.items() if each.type is Path]
-    if output.suffix.lower() in (".npz", ".parquet", ".csv"):
-        raise InputError(
-            f"the calibration is JSON, and {output} is a file name for predictions; allowed: another ending"
-        )
+    refuse_predictions_name(output, "calibrations")
     refuse_wrong_outputs([*files, *input_files(*references)], [output])
-    from surefoot.cli.notebook import progress_shown
 
     streamed = is_streamed(
         {"val": files}, stream, engine, {"--group-by": group_by, "--weights": texts.get("weights")}
     )
     options = {name: _value(each, texts[name]) for name, each in declared.items()}
-    predictions = read_or_scan(val, group_by, streamed, engine, address, workers)
+    predictions = read_or_scan(val, group_by, streamed, engine)
     fitted = fit_calibration(method, predictions, force=force, progress=progress_shown(), **options)
     save_calibration(fitted, output)
     _print(fitted)
     echo_written(f"calibration: {output}")
-
-
-def _texts(flags: Mapping[str, str], pairs: Sequence[str]) -> dict[str, str]:
-    """The values of options by name, each given once: by its flag or as NAME=VALUE."""
-    result = dict(flags)
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"--option is {pair!r}; allowed: NAME=VALUE")
-        if name in result:
-            raise InputError(f"option {name!r} is given twice; allowed: once")
-        result[name] = value
-    return result
 
 
 def _value(option: "Option", text: str) -> Any:
@@ -195,7 +167,6 @@ def apply(
     refuse_missing(calibration)
     files = input_files(predictions)
     from surefoot.calibrators import load_calibration
-    from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions, write_predictions
     from surefoot.predictions.paths import SUFFIXES
 

@@ -1,4 +1,4 @@
-"""`surefoot data`: check, show and decode the images of a task."""
+"""`surefoot data`: check a task, and show the files that it needs."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from surefoot.cli.inputs import refuse_ending, refuse_unknown_task, refuse_wrong_outputs, task_files
-from surefoot.cli.terminal import echo, with_quiet
+from surefoot.cli.inputs import Root, refuse_ending, refuse_unknown_task, refuse_wrong_outputs, task_files
+from surefoot.cli.terminal import busy, echo, print_tables, progress
 from surefoot.errors import InputError
 from surefoot.io import all_or_none, real_path
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from surefoot.lab.tasks.check import Finding
 
 data = typer.Typer(
-    help="Check, show and decode the data of a task.",
+    help="Check the data of a task, or show which files it needs.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -24,8 +24,6 @@ data = typer.Typer(
 LISTED = 5  # samples of a finding that are named in the terminal
 
 Which = Annotated[str, typer.Argument(metavar="TASK", help="A .toml file, or a name of 'surefoot ls tasks'.")]
-Root = Annotated[Path | None, typer.Option(help="Folder with the published files of the paper's task.")]
-Skip = Annotated[bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")]
 
 
 class Format(StrEnum):
@@ -35,15 +33,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-class Side(StrEnum):
-    """Which side a size in pixels refers to."""
-
-    SHORT = "short"
-    SQUARE = "square"
-
-
 @data.command()
-@with_quiet
 def check(
     task: Which,
     root: Root = None,
@@ -54,7 +44,9 @@ def check(
     resolved: Annotated[
         Path | None, typer.Option(help="Write the resolved split (.csv) and a .toml task that reads it.")
     ] = None,
-    skip_unreadable: Skip = False,
+    skip_unreadable: Annotated[
+        bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")
+    ] = False,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the findings.")
     ] = Format.TABLE,
@@ -63,7 +55,6 @@ def check(
     """Count a task's samples, open every image, and check for leaks. Exits with 1 if there is a problem."""
     from dataclasses import replace
 
-    from surefoot.cli.terminal import progress
     from surefoot.lab.tasks.check import inspect
 
     refuse_ending(contact_sheet, ".png")
@@ -97,7 +88,6 @@ def show(
 
     Exits with 1 if a required file is missing.
     """
-    from surefoot.cli.terminal import print_tables
     from surefoot.lab.tasks import TASKS
     from surefoot.report.tables import Table
 
@@ -127,50 +117,7 @@ def show(
         raise typer.Exit(1)
 
 
-@data.command()
-@with_quiet
-def decode(
-    task: Which,
-    root: Root = None,
-    size: Annotated[
-        int, typer.Option(min=1, max=4096, help="Size in pixels of the side that --fit names.")
-    ] = 256,
-    fit: Annotated[Side, typer.Option(help="Which side --size is for: the short one, or both.")] = Side.SHORT,
-    cache: Annotated[
-        Path | None,
-        typer.Option(help="The folder of the arrays; by default $SUREFOOT_CACHE or ~/.cache/surefoot."),
-    ] = None,
-    skip_unreadable: Skip = False,
-) -> None:
-    """Decode a task's images into the cache, from which they are read afterwards."""
-    from surefoot.cli.terminal import print_tables, progress
-    from surefoot.lab.images.cache import default_cache, unreadable_text
-    from surefoot.lab.images.decode import Fit, Size
-    from surefoot.lab.tasks import ImageFiles
-    from surefoot.lab.tasks.task import decode_readable_task, decode_task
-    from surefoot.report.tables import Table
-
-    loaded = _load(task, root)
-    if not any(isinstance(each.inputs, ImageFiles) for each in loaded.splits.values()):
-        echo(f"nothing to decode: {task} is generated in memory")
-        return
-    decode_all = decode_readable_task if skip_unreadable else decode_task
-    folder = default_cache() if cache is None else cache
-    with progress("decoding", sum(len(each) for each in loaded.splits.values())) as tick:
-        decoded = decode_all(loaded, Size(size, Fit(fit.value)), cache=folder, tick=tick)
-    rows = [
-        (split.value, f"{len(each):,}", f"{each.buffer.nbytes / 1e6:,.1f}", f"{len(each.unreadable)}")
-        for split, each in decoded.items()
-    ]
-    print_tables([Table.of_text("Decoded images", ("split", "images", "MB", "unreadable"), tuple(rows))])
-    left_out = tuple(image for each in decoded.values() for image in each.unreadable)
-    if left_out:
-        echo(f"note: {unreadable_text(left_out).rpartition(';')[0]}", err=True)
-    echo(f"cache: {folder}", err=True)
-
-
 def _load(name: str, root: Path | None) -> "Task":
-    from surefoot.cli.terminal import busy
     from surefoot.lab.tasks import task_named
 
     with busy(f"reading {name}"):
@@ -194,7 +141,6 @@ def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> N
     written = []
     with all_or_none():
         if contact_sheet is not None:
-            from surefoot.cli.terminal import busy
             from surefoot.lab.tasks.contact_sheet import write_contact_sheet
 
             with busy("drawing the contact sheet"):
@@ -209,7 +155,6 @@ def _write(task: "Task", contact_sheet: Path | None, resolved: Path | None) -> N
 
 
 def _print_tables(task: "Task", findings: "list[Finding]") -> None:
-    from surefoot.cli.terminal import print_tables
     from surefoot.lab.tasks.check import attribute_counts, label_counts
     from surefoot.report.tables import Table
 

@@ -9,18 +9,17 @@ import typer
 
 from surefoot.cli.inputs import (
     Device,
+    Resamples,
     StoreFolder,
-    device_named,
     refuse_ending,
     refuse_missing,
     refuse_missing_bundle,
     refuse_wrong_outputs,
-    run_folder,
     stoppable,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import busy, echo, progress
 from surefoot.errors import InputError
-from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
+from surefoot.evaluation import RESAMPLES
 from surefoot.serve.limits import Limits, VerdictMode, Watch
 from surefoot.text import count_of
 
@@ -106,12 +105,13 @@ def predictions(
     store: StoreFolder = Path("runs"),
 ) -> None:
     """Write a method's predictions on the test sets, for 'thresholds', 'monitor' and 'evaluate'."""
+    from surefoot.lab.experiments.workflow import run_folder
     from surefoot.lab.store.store import Store
 
     folder = run_folder(Store(store), experiment)
-    from surefoot.cli.terminal import progress
     from surefoot.deploy.make_bundle import add_features, method_predictions, remark_on_predictions
     from surefoot.io import new_folder
+    from surefoot.lab.workers.local import device_named
     from surefoot.predictions.files import write_predictions
 
     chosen = _chosen(folder, method, task, network)
@@ -138,12 +138,7 @@ def bundle(
     thresholds: Annotated[
         Path | None, typer.Option(help="JSON with 'accept' and 'reject': when to trust a prediction.")
     ] = None,
-    resamples: Annotated[
-        int,
-        typer.Option(
-            min=0, max=MOST_RESAMPLES, help="Bootstrap resamples of the metrics; 0 for no intervals."
-        ),
-    ] = RESAMPLES,
+    resamples: Resamples = RESAMPLES,
     features: Annotated[
         bool,
         typer.Option("--features", help="Add features to the reference of 'serve'; needs the task's data."),
@@ -155,11 +150,11 @@ def bundle(
     ] = False,
 ) -> None:
     """Write a method's networks, calibration, preprocessing and metrics to one folder, to use elsewhere."""
+    from surefoot.lab.experiments.workflow import run_folder
     from surefoot.lab.store.store import Store
 
     folder = run_folder(Store(store), experiment)
     refuse_missing(thresholds)
-    from surefoot.cli.terminal import progress
     from surefoot.decisions.decision import read_thresholds_file, remark_on
     from surefoot.deploy.bundle import BUNDLE
     from surefoot.deploy.make_bundle import write_bundle
@@ -230,9 +225,9 @@ def predict(
     refuse_missing(thresholds)
     refuse_ending(output, ".parquet", ".csv")
     refuse_wrong_outputs([thresholds], [output])
-    from surefoot.cli.terminal import progress
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.predict import images_among, predict_files
+    from surefoot.lab.workers.local import device_named
 
     with stoppable("stopped; nothing was written"):
         loaded = load_bundle(folder, allow_code=allow_code)
@@ -282,7 +277,6 @@ def _predict_table(
     device: str,
 ) -> None:
     """Predict the rows of a table."""
-    from surefoot.cli.terminal import progress
     from surefoot.deploy.predict import predict_rows
     from surefoot.deploy.rows import read_rows
 
@@ -369,6 +363,7 @@ def serve(
     except ImportError as error:
         raise InputError(f"serving needs {error.name}; install it: pip install 'surefoot[serve]'") from error
     from surefoot.deploy.bundle import load_bundle
+    from surefoot.lab.workers.local import device_named
     from surefoot.serve.batching import Predictor, use_threads
 
     with stoppable("stopped before the server started"):
@@ -406,7 +401,6 @@ def export(
     absent = [name for name in ONNX_PACKAGES if find_spec(name) is None]
     if output.suffix == ".onnx" and absent:
         raise InputError(f"an .onnx needs {', '.join(absent)}; install it: pip install 'surefoot[export]'")
-    from surefoot.cli.terminal import busy
     from surefoot.deploy.bundle import load_bundle
     from surefoot.deploy.export import export_bundle, export_preprocessed, program_of
 

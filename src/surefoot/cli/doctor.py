@@ -15,7 +15,7 @@ from pathlib import Path
 import typer
 
 from surefoot import __version__
-from surefoot.cli.inputs import Cache, StoreFolder
+from surefoot.cli.inputs import StoreFolder
 from surefoot.cli.terminal import echo
 from surefoot.errors import TORCH, InputError, one_line
 from surefoot.io import locked
@@ -48,13 +48,13 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(store: StoreFolder = Path("runs"), cache: Cache = None) -> None:
+def doctor(store: StoreFolder = Path("runs")) -> None:
     """Check this machine: versions, GPU, optional extras, folders, file locks, disk and memory.
 
     Exits with 1 if there is a problem; a missing optional package is not one.
     """
     broken = False
-    for finding in findings(store, cache):
+    for finding in findings(store):
         broken = broken or finding.state == PROBLEM
         echo(f"{finding.state:<8} {finding.what}: {finding.text}")
         if finding.remedy:
@@ -63,7 +63,7 @@ def doctor(store: StoreFolder = Path("runs"), cache: Cache = None) -> None:
         raise typer.Exit(1)
 
 
-def findings(store: Path, cache: Path | None) -> Iterator[Finding]:
+def findings(store: Path) -> Iterator[Finding]:
     """Everything that is checked, in the order that it is printed."""
     from surefoot.lab.images.cache import default_cache
 
@@ -71,7 +71,7 @@ def findings(store: Path, cache: Path | None) -> Iterator[Finding]:
     yield from (_library(name) for name in (*LIBRARIES, *filter(find_spec, TORCH)))
     yield _processor()
     yield from (_extra(name) for name in EXTRAS)
-    for what, folder in (("store", store), ("image cache", cache or default_cache())):
+    for what, folder in (("store", store), ("image cache", default_cache())):
         yield from _folder(what, folder)
     yield _memory()
 

@@ -7,13 +7,12 @@ import typer
 
 from surefoot.cli.inputs import (
     Device,
-    device_named,
     refuse_ending,
     refuse_missing,
     refuse_wrong_outputs,
     stoppable,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import echo, progress
 from surefoot.text import count_of
 
 
@@ -38,7 +37,6 @@ def embed(
     root: Annotated[
         Path | None, typer.Option(help="Folder that a manifest's paths start from; by default its own.")
     ] = None,
-    path_column: Annotated[str, typer.Option(help="The manifest's column of paths.")] = "path",
     skip_unreadable: Annotated[
         bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read.")
     ] = False,
@@ -51,11 +49,11 @@ def embed(
     refuse_missing(images, weights)
     refuse_ending(output, ".parquet")
     refuse_wrong_outputs([images, weights], [output])
-    from surefoot.cli.terminal import progress
     from surefoot.deploy.embed import encoder_named, read_images, write_embeddings
+    from surefoot.lab.workers.local import device_named
 
     with stoppable():
-        given = read_images(images, root=root, column=path_column)
+        given = read_images(images, root=root)
         chosen = device_named(device)
         encoder = encoder_named(network, weights, view=view, resize=resize, device=chosen)
         with progress("embedding", len(given.images)) as tick:

@@ -5,7 +5,7 @@ import operator
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,20 +13,21 @@ import typer
 
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
-    Address,
     Engine,
     EngineName,
+    GroupBy,
+    Resamples,
     Stream,
-    Workers,
     input_files,
     is_streamed,
     read_or_scan,
     refuse_missing,
     refuse_wrong_outputs,
 )
-from surefoot.cli.terminal import echo, echo_written
+from surefoot.cli.notebook import progress_shown
+from surefoot.cli.terminal import Format, busy, echo, echo_written, print_as, print_sentences, print_tables
 from surefoot.errors import InputError, did_you_mean
-from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
+from surefoot.evaluation import RESAMPLES
 from surefoot.text import path_text
 
 if TYPE_CHECKING:
@@ -97,16 +98,6 @@ class Condition:
         return COMPARISONS[self.comparison](self.value(evaluation), self.limit)
 
 
-class Format(StrEnum):
-    """How the numbers are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    MARKDOWN = "markdown"
-    LATEX = "latex"
-    CSV = "csv"
-
-
 Familiar = Annotated[
     Path,
     typer.Argument(help="Predictions on familiar data: .npz, .parquet or .csv; a folder or 'p/*.parquet'."),
@@ -114,9 +105,6 @@ Familiar = Annotated[
 Unfamiliar = Annotated[Path | None, typer.Argument(help="Predictions on unfamiliar data, same classes.")]
 CalibrationFile = Annotated[
     Path | None, typer.Option(help="Calibrate first with this file and show the change.")
-]
-GroupBy = Annotated[
-    str | None, typer.Option(help="Column of groups: clusters the intervals, and shows the worst groups.")
 ]
 MetricNames = Annotated[
     list[str] | None,
@@ -149,14 +137,10 @@ def evaluate(
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the numbers.")
     ] = Format.TABLE,
-    resamples: Annotated[
-        int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
-    ] = RESAMPLES,
+    resamples: Resamples = RESAMPLES,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     stream: Stream = None,
     engine: Engine = EngineName.LOCAL,
-    address: Address = None,
-    workers: Workers = None,
 ) -> None:
     """Measure how reliable the confidence is on familiar and unfamiliar predictions, with intervals.
 
@@ -173,15 +157,12 @@ def evaluate(
     if report is not None:
         _refuse_report(report, [*(file for of_side in files.values() for file in of_side), calibration])
     from surefoot.calibrators import load_calibration
-    from surefoot.cli.notebook import progress_shown
     from surefoot.evaluation.evaluate import evaluate as evaluated
 
     streamed = is_streamed(files, stream, engine, {"--group-by": group_by, "--report": report})
     if streamed:
         chosen = _streamable(chosen, {*(metric or ()), *(condition.metric for condition in conditions)})
-    predictions = [
-        read_or_scan(path, group_by, streamed, engine, address, workers) for path in paths.values()
-    ]
+    predictions = [read_or_scan(path, group_by, streamed, engine) for path in paths.values()]
     fitted = None if calibration is None else load_calibration(calibration)
     evaluation = evaluated(
         *predictions,
@@ -191,20 +172,23 @@ def evaluate(
         seed=seed,
         progress=progress_shown(),
     )
-    from surefoot.report.evaluation_tables import Summary
+    from surefoot.evaluation.scores import evaluation_document
+    from surefoot.report.evaluation_tables import Summary, evaluation_csv
 
     summary = Summary(evaluation)
     if output_format is Format.TABLE and not all_metrics:
         _print_headline(summary, {m.name for m in chosen} if metric else _added(error_above, conditions))
     else:
-        _print(summary, output_format)
+        if output_format is Format.TABLE:
+            print_sentences(summary.verdict)
+        document = partial(evaluation_document, evaluation)
+        print_as(output_format, summary.tables, document, partial(evaluation_csv, evaluation))
     if report is not None:
         _write_report(summary, paths, report)
     _fail_if(conditions, evaluation)
 
 
 def _write_report(summary: "Summary", paths: dict[str, Path], folder: Path) -> None:
-    from surefoot.cli.terminal import busy
     from surefoot.report.evaluation import write_report
 
     sources = {side: path_text(path) for side, path in paths.items()}
@@ -265,30 +249,7 @@ def _added(thresholds: list[float] | None, conditions: list[Condition]) -> set[s
 
 
 def _print_headline(summary: "Summary", metrics: set[str]) -> None:
-    from surefoot.cli.terminal import print_sentences, print_tables
     from surefoot.report.evaluation_tables import headline_tables
 
     print_sentences(summary.verdict)
     print_tables(headline_tables(summary.evaluation, metrics, more="--all shows every metric."))
-
-
-def _print(summary: "Summary", output_format: Format) -> None:
-    """Every metric."""
-    import json
-
-    from surefoot.cli.terminal import print_sentences, print_tables
-    from surefoot.evaluation.scores import evaluation_document
-    from surefoot.report.evaluation_tables import evaluation_csv
-    from surefoot.report.tables import to_latex, to_markdown
-
-    if output_format is Format.TABLE:
-        print_sentences(summary.verdict)
-        print_tables(summary.tables)
-    elif output_format is Format.JSON:
-        typer.echo(json.dumps(evaluation_document(summary.evaluation), indent=2))
-    elif output_format is Format.MARKDOWN:
-        typer.echo(to_markdown(summary.tables))
-    elif output_format is Format.LATEX:
-        typer.echo(to_latex(summary.tables))
-    else:
-        typer.echo(evaluation_csv(summary.evaluation), nl=False)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from surefoot.cli.terminal import echo
+from surefoot.cli.terminal import busy, echo
 from surefoot.errors import InputError
+from surefoot.evaluation import MOST_RESAMPLES
 from surefoot.io import real_path, refuse_same_file, refuse_special, refuse_unwritable
 
 if TYPE_CHECKING:
-    from surefoot.lab.store.store import Store
     from surefoot.predictions.labels import LabelKind
     from surefoot.predictions.predictions import Predictions
     from surefoot.predictions.scanned import ScannedPredictions
@@ -26,17 +26,23 @@ IN_MEMORY = 64 * 2**20  # bytes of files that `read_or_chunk` reads at once
 HeldOut = Annotated[
     Path, typer.Argument(help="Predictions on held-out familiar data: .npz, .parquet or .csv.")
 ]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
+]
+Root = Annotated[Path | None, typer.Option(help="Folder with the task's published files.")]
+Resamples = Annotated[
+    int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
+]
 StoreFolder = Annotated[Path, typer.Option(help="The folder of trained networks.")]
 GroupBy = Annotated[
     str | None,
     typer.Option(help="Column of groups, such as persons: rows of one group are not independent."),
 ]
-Cache = Annotated[Path | None, typer.Option(help="The folder for decoded images.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto.")]
 
 
 class EngineName(StrEnum):
-    """What reads streamed files."""
+    """What streams files or trains networks."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -51,13 +57,11 @@ Stream = Annotated[
     ),
 ]
 Engine = Annotated[
-    EngineName, typer.Option(help="What reads streamed files: the cores of this machine, or a Ray cluster.")
-]
-Address = Annotated[
-    str | None, typer.Option(help="With --engine ray: a running cluster; otherwise one is started here.")
-]
-Workers = Annotated[
-    int | None, typer.Option(min=1, help="Threads that read streamed files; by default one per core.")
+    EngineName,
+    typer.Option(
+        help="What streams files or trains networks: this machine, or a Ray cluster: that at $RAY_ADDRESS, "
+        "or a new one (docs/ray.md)."
+    ),
 ]
 
 
@@ -102,7 +106,9 @@ def refuse_wrong_outputs(inputs: Sequence[Path | None], outputs: Sequence[Path |
 
 def refuse_predictions_name(output: Path | None, what: str) -> None:
     """Fail where JSON would be written to a file that is named like predictions."""
-    if output is not None and output.suffix.lower() in (".npz", ".parquet", ".csv"):
+    from surefoot.predictions.paths import SUFFIXES
+
+    if output is not None and output.suffix.lower() in SUFFIXES:
         raise InputError(
             f"{what} are JSON, and {output} is a file name for predictions; allowed: another ending"
         )
@@ -143,7 +149,6 @@ def task_files(task: str) -> list[Path]:
 
 def read(path: Path, group_by: str | None = None) -> "Predictions":
     """Predictions from a file, a folder or a pattern, grouped by one of their columns if given."""
-    from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions
 
     with busy(f"reading {path}"):
@@ -172,7 +177,6 @@ def read_or_chunk(
     path: Path, group_by: str | None, unlabelled: "LabelKind | None" = None, *, most: float = IN_MEMORY
 ) -> "Predictions | ScannedPredictions":
     """Predictions in memory; files of more bytes are to be read in chunks. Without labels only of a kind."""
-    from surefoot.cli.terminal import busy
     from surefoot.predictions.files import read_predictions
     from surefoot.predictions.paths import STREAMED, files_named
     from surefoot.predictions.scanned import scan_predictions
@@ -206,33 +210,14 @@ def is_streamed(
 
 
 def read_or_scan(
-    path: Path,
-    group_by: str | None,
-    streamed: bool,
-    engine: EngineName,
-    address: str | None,
-    workers: int | None,
+    path: Path, group_by: str | None, streamed: bool, engine: EngineName
 ) -> "Predictions | ScannedPredictions":
     """The rows of files in memory, or the files to be streamed."""
     from surefoot.predictions.scanned import scan_predictions
 
     if streamed:
-        return scan_predictions(path, workers=workers, engine=engine, address=address)
+        return scan_predictions(path, engine=engine)
     return read(path, group_by)
-
-
-def run_folder(store: "Store", name: str) -> Path:
-    """The folder of an experiment that was run, by its name in a store or by its path."""
-    from surefoot.lab.experiments.workflow import run_folder as found
-
-    return found(store, name)
-
-
-def device_named(name: str) -> str:
-    """The device; `auto` is a GPU where torch finds one."""
-    from surefoot.lab.workers.local import device_named as named
-
-    return named(name)
 
 
 def value_of(text: str) -> tuple[str, Any]:

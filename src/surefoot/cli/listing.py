@@ -1,63 +1,99 @@
-"""`surefoot ls` and `surefoot show`."""
+"""`surefoot ls`: lists of what there is, and one entry of a list in detail."""
 
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from surefoot.cli.complete import names_of
-from surefoot.cli.inputs import StoreFolder, run_folder
-from surefoot.cli.terminal import echo
-from surefoot.errors import InputError, did_you_mean, refuse_unknown
+from surefoot.cli.inputs import StoreFolder
+from surefoot.cli.terminal import echo, print_tables
+from surefoot.errors import InputError, refuse_unknown
+from surefoot.text import count_of
 
 if TYPE_CHECKING:
     from surefoot.lab.store.store import Store
     from surefoot.report.tables import Table
 
 
-LISTS = ("methods", "experiments", "runs", "tasks", "metrics", "calibrators")
+LISTS = ("methods", "experiments", "runs", "networks", "tasks", "metrics", "calibrators")
 
 
 def ls(
     what: Annotated[
         str,
         typer.Argument(
+            metavar="LIST",
             help=f"One of: {', '.join(LISTS)}.",
             autocompletion=lambda incomplete: [each for each in LISTS if each.startswith(incomplete)],
         ),
     ],
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Show this one in detail; for an experiment also a TOML file.",
+            autocompletion=names_of("experiments", "methods", "tasks", "metrics"),
+        ),
+    ] = None,
     store: StoreFolder = Path("runs"),
 ) -> None:
-    """List methods, experiments, tasks, metrics or calibrators, or the runs in a store."""
-    from surefoot.cli.terminal import print_tables
+    """List methods, experiments, tasks, metrics or calibrators, or the runs or networks in a store."""
+    refuse_unknown("list", [what], LISTS)
+    if name is not None:
+        _show(what, name, store)
+    elif what == "networks":
+        _list_networks(_store(store))
+    else:
+        print_tables([_listed(what, store)])
+
+
+def _listed(what: str, store: Path) -> "Table":
     from surefoot.report.tables import Table
 
-    refuse_unknown("list", [what], LISTS)
     match what:
         case "methods":
-            table = _methods()
+            return _methods()
         case "experiments":
-            table = _experiments()
+            return _experiments()
         case "runs":
-            table = _runs(store)
+            return _runs(_store(store))
         case "tasks":
             from surefoot.lab.tasks import TASKS
 
             tasks = tuple((t.name, t.title, t.description) for t in TASKS)
-            table = Table.of_text("Tasks", ("name", "title", "description"), tasks)
+            return Table.of_text("Tasks", ("name", "title", "description"), tasks)
         case "metrics":
             from surefoot.metrics import METRICS
 
             metrics = tuple((m.name, m.formula, m.better, m.reference) for m in METRICS)
-            table = Table.of_text("Metrics", ("name", "formula", "better", "reference"), metrics)
+            return Table.of_text("Metrics", ("name", "formula", "better", "reference"), metrics)
         case _:
             from surefoot.calibrators import CALIBRATORS
 
             calibrators = tuple((c.name, c.formula, c.reference) for c in CALIBRATORS)
-            table = Table.of_text("Calibrators", ("name", "formula", "reference"), calibrators)
-    print_tables([table])
+            return Table.of_text("Calibrators", ("name", "formula", "reference"), calibrators)
+
+
+def _show(what: str, name: str, store: Path) -> None:
+    """One entry in detail."""
+    from surefoot.cli.data import show as show_task
+
+    match what:
+        case "methods":
+            _show_method(name)
+        case "experiments":
+            _show_experiment(name)
+        case "runs":
+            _show_run(name, store)
+        case "tasks":
+            show_task(name)
+        case "metrics":
+            _show_metric(name)
+        case "calibrators":
+            _show_calibrator(name)
+        case _:
+            raise InputError(f"networks have no names, got {name!r}; allowed: 'surefoot ls networks'")
 
 
 def _methods() -> "Table":
@@ -96,15 +132,21 @@ def _experiments() -> "Table":
     return Table.of_text("Experiments", header, rows)
 
 
-def _runs(root: Path) -> "Table":
+def _store(root: Path) -> "Store":
     from surefoot.lab.store.store import Store
-    from surefoot.report.tables import Table
 
     if not root.is_dir():
         raise InputError(f"no store at {root}; allowed: a folder that 'surefoot run' created")
-    store = Store(root)
+    return Store(root)
+
+
+def _runs(store: "Store") -> "Table":
+    from surefoot.report.tables import Table
+
     rows = tuple(_run(folder, store) for folder in store.experiments())
-    return Table.of_text(f"Runs in {root}", ("name", "tasks", "networks done", "missing", "report"), rows)
+    return Table.of_text(
+        f"Runs in {store.root}", ("name", "tasks", "networks done", "missing", "report"), rows
+    )
 
 
 def _run(folder: Path, store: "Store") -> tuple[str, ...]:
@@ -122,67 +164,27 @@ def _run(folder: Path, store: "Store") -> tuple[str, ...]:
     return (folder.name, tasks, str(planned - missing), str(missing), report)
 
 
-class Kind(StrEnum):
-    """What can be shown."""
+def _list_networks(store: "Store") -> None:
+    """A row per network, and the number in each state, such as '3 networks: 2 done, 1 running'."""
+    from surefoot.lab.store.files import EPOCH, State
+    from surefoot.report.tables import Table
 
-    EXPERIMENT = "experiment"
-    METHOD = "method"
-    TASK = "task"
-    RUN = "run"
-
-
-def show(
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="An experiment (or its TOML file), a method, a task or a run.",
-            autocompletion=names_of("experiments", "methods", "tasks"),
-        ),
-    ],
-    kind: Annotated[
-        Kind | None, typer.Option("--as", help="Show only this kind, if several have the name.")
-    ] = None,
-    store: StoreFolder = Path("runs"),
-) -> None:
-    """Show an experiment as it would run, a method, the files that a task needs, or a run's results."""
-    from surefoot.cli.data import show as show_task
-    from surefoot.lab.experiments.experiment import EXPERIMENTS
-    from surefoot.lab.experiments.methods import METHODS
-    from surefoot.lab.store.store import Store
-    from surefoot.lab.tasks import TASKS
-
-    opened, task = Store(store), name.partition("/")[0]
-    names = {
-        Kind.EXPERIMENT: [each.name for each in EXPERIMENTS],
-        Kind.METHOD: [each.name for each in METHODS],
-        Kind.TASK: [each.name for each in TASKS],
-        Kind.RUN: [folder.name for folder in opened.experiments()],
-    }
-    matches = {
-        Kind.EXPERIMENT: name in names[Kind.EXPERIMENT] or name.lower().endswith(".toml"),
-        Kind.METHOD: name in names[Kind.METHOD],
-        Kind.TASK: task in names[Kind.TASK],
-        Kind.RUN: name in names[Kind.RUN] or (Path(name) / "plans.json").is_file(),
-    }
-    kinds = list(Kind) if kind is None else [kind]
-    if not any(matches[each] for each in kinds):
-        have = "; ".join(f"{each}s: {', '.join(names[each]) or 'none'}" for each in kinds)
-        near = did_you_mean(name, [each for kind in kinds for each in names[kind]])
-        listed = (
-            ""
-            if kind is not None
-            else "; 'surefoot ls metrics' and 'surefoot ls calibrators' list the others"
-        )
-        raise InputError(f"nothing is called {name!r}{near}; have {have}{listed}")
-    show_one: dict[Kind, Callable[[], None]] = {
-        Kind.EXPERIMENT: lambda: _show_experiment(name),
-        Kind.METHOD: lambda: _show_method(name),
-        Kind.TASK: lambda: show_task(task),
-        Kind.RUN: lambda: _show_run(name, opened),
-    }
-    for index, each in enumerate(each for each in kinds if matches[each]):
-        typer.echo("\n" if index else "", nl=False)
-        show_one[each]()
+    networks = store.networks()
+    rows = []
+    for network in networks:
+        epochs = [entry for entry in network.log if {"phase", *EPOCH} <= entry.keys()]
+        last = epochs[-1] if epochs else {}
+        at = f"{last['phase']} {last['epoch']}/{last['epochs']}" if last else ""
+        loss = f"{last['loss']:.4f}" if last else ""
+        spent = sum(float(entry["seconds"]) for entry in epochs)
+        seconds = "" if network.state is State.MISSING else f"{spent:.1f}"
+        row = (network.task, network.recipe, str(network.seed), str(network.state), at, loss, seconds)
+        rows.append(row)
+    header = ("task", "recipe", "seed", "state", "epoch", "loss", "seconds")
+    print_tables([Table.of_text(f"Networks in {store.root}", header, tuple(rows))])
+    states = [network.state for network in networks]
+    counts = [f"{states.count(state)} {state}" for state in State if state in states]
+    echo(f"{count_of(len(states), 'network')}{': ' if counts else ''}{', '.join(counts)}")
 
 
 def _show_experiment(name: str) -> None:
@@ -212,26 +214,47 @@ def _show_method(name: str) -> None:
         "novelty score": method.novelty,
         "more": page.as_posix() if in_checkout else None,
     }
-    echo(f"method {method.name}: {method.title}")
+    _show_lines(f"method {method.name}: {method.title}", lines)
+
+
+def _show_metric(name: str) -> None:
+    from surefoot.metrics import METRICS
+
+    metric = METRICS.named(name)
+    lines = {"formula": metric.formula, "better": metric.better, "reference": metric.reference}
+    _show_lines(f"metric {metric.name}: {metric.title}", lines)
+
+
+def _show_calibrator(name: str) -> None:
+    from surefoot.calibrators import CALIBRATORS
+
+    calibrator = CALIBRATORS.named(name)
+    options = ", ".join(calibrator.option_names) or None
+    lines = {"formula": calibrator.formula, "reference": calibrator.reference, "options": options}
+    _show_lines(f"calibrator {calibrator.name}", lines)
+
+
+def _show_lines(title: str, lines: Mapping[str, str | None]) -> None:
+    echo(title)
     for what, text in lines.items():
-        if text is not None:
+        if text:
             echo(f"  {what + ':':<19}{text}")
 
 
-def _show_run(name: str, store: "Store") -> None:
-    from surefoot.cli.terminal import print_tables
+def _show_run(name: str, root: Path) -> None:
     from surefoot.io import toml_text
     from surefoot.lab.experiments.run import read_folder, undone
+    from surefoot.lab.experiments.workflow import run_folder
     from surefoot.lab.store.store import Store
 
-    folder = run_folder(store, name)
+    folder = run_folder(Store(root), name)
     experiment, plans = read_folder(folder)
     text = toml_text(experiment.as_dict(), comment=f"run {folder.name}, as it was run")
     echo(*text.rstrip("\n").split("\n"))
     report = folder / "report.json"
     if report.is_file() and (fitted := _fitted(report)) is not None:
         print_tables([fitted])
-    own_store = Store.containing(folder)  # not `store` where the run was given by its path
+    own_store = Store.containing(folder)  # not `root` where the run was given by its path
     missing = sum(len(undone(plan, own_store)) for plan in plans)
     planned = sum(len(plan.jobs()) for plan in plans)
     echo(f"networks: {planned - missing} done, {missing} missing")

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from surefoot.cli.terminal import busy, echo, is_animated, notes, reading
+from surefoot.cli.terminal import busy, echo, is_animated, notes, progress
 from surefoot.progress import OnEvent, Progress, Tick
 from surefoot.text import visible
 
@@ -20,7 +20,7 @@ def progress_shown() -> Progress:
     if _in_notebook():
         line = Line()
         return Progress(echo, line.busy, line.bar, line.watch)
-    return Progress(lambda text: echo(text, err=True), busy, reading, Log().watch)
+    return Progress(lambda text: echo(text, err=True), busy, progress, Log().watch)
 
 
 def _in_notebook() -> bool:

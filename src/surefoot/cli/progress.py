@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -25,7 +24,6 @@ from surefoot.text import count_of, number_text, visible
 
 if TYPE_CHECKING:
     from surefoot.lab.experiments.search import Entry
-    from surefoot.lab.store.files import StoredNetwork
     from surefoot.lab.training.tune import EpochResult, Trial
     from surefoot.lab.workers.jobs import Job, WorkOrder
 
@@ -212,30 +210,3 @@ def describe_not_worse(rungs: "Sequence[Sequence[Entry]]") -> list[str]:
             where = f"dropped in rung {entries[0].rung}, but " if following else ""
             lines.append(f"{where}not significantly worse: {'; '.join(names)}")
     return lines
-
-
-def status_table(root: Path, networks: "list[StoredNetwork]") -> Table:
-    """One row per network."""
-    from surefoot.lab.store.files import EPOCH, State
-
-    rows = []
-    for network in networks:
-        epochs = [entry for entry in network.log if {"phase", *EPOCH} <= entry.keys()]
-        last = epochs[-1] if epochs else {}
-        at = f"{last['phase']} {last['epoch']}/{last['epochs']}" if last else ""
-        loss = f"{last['loss']:.4f}" if last else ""
-        spent = sum(float(entry["seconds"]) for entry in epochs)
-        seconds = "" if network.state is State.MISSING else f"{spent:.1f}"
-        row = (network.task, network.recipe, str(network.seed), str(network.state), at, loss, seconds)
-        rows.append(row)
-    header = ("task", "recipe", "seed", "state", "epoch", "loss", "seconds")
-    return Table.of_text(f"Networks in {root}", header, tuple(rows))
-
-
-def status_line(networks: "list[StoredNetwork]") -> str:
-    """The number of networks in each state, such as '12 networks: 7 done, 2 running, 3 missing'."""
-    from surefoot.lab.store.files import State
-
-    states = [network.state for network in networks]
-    counts = [f"{states.count(state)} {state}" for state in State if state in states]
-    return f"{count_of(len(states), 'network')}{': ' if counts else ''}{', '.join(counts)}"

@@ -1,7 +1,7 @@
 """`surefoot run`, `surefoot report` and `surefoot compare`."""
 
 from dataclasses import replace
-from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,16 +9,21 @@ import typer
 
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
-    Cache,
     Device,
+    Engine,
+    EngineName,
+    Resamples,
+    Root,
     StoreFolder,
+    Workers,
     refuse_missing,
     stoppable,
     value_of,
 )
-from surefoot.cli.terminal import echo
+from surefoot.cli.notebook import progress_shown
+from surefoot.cli.terminal import Format, busy, echo, print_as, print_sentences, print_tables
 from surefoot.errors import InputError
-from surefoot.evaluation import MOST_RESAMPLES, RESAMPLES
+from surefoot.evaluation import RESAMPLES
 from surefoot.runtime import may_fork
 
 if TYPE_CHECKING:
@@ -45,14 +50,6 @@ Calibrators = Annotated[
     ),
 ]
 QUICKSTART = "quickstart"  # for people who see Surefoot for the first time: it ends with a short summary
-Engine = Annotated[str, typer.Option(help="What trains the networks: local, or ray (docs/ray.md).")]
-Address = Annotated[
-    str | None,
-    typer.Option(help="A Ray cluster: HOST:PORT, ray://HOST:PORT or auto; otherwise one is started here."),
-]
-CpusPerNetwork = Annotated[
-    float | None, typer.Option(help="With ray: CPUs that a network takes; 1 by default.")
-]
 GpusPerNetwork = Annotated[
     float | None,
     typer.Option(help="With ray: GPUs that a network takes, e.g. 0.25; half of one by default."),
@@ -71,19 +68,14 @@ def run(
     method: Methods = None,
     oracle: Oracle = False,
     calibrators: Calibrators = None,
-    root: Annotated[Path | None, typer.Option(help="Folder with the task's published files.")] = None,
+    root: Root = None,
     weights: Annotated[Path | None, typer.Option(help="Pretrained weights for every part.")] = None,
     store: Annotated[
         str, typer.Option(help="The folder of trained networks, or a URL such as s3://bucket/runs.")
     ] = "runs",
-    cache: Cache = None,
     device: Device = "auto",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
-    ] = None,
-    engine: Engine = "local",
-    address: Address = None,
-    cpus_per_network: CpusPerNetwork = None,
+    workers: Workers = None,
+    engine: Engine = EngineName.LOCAL,
     gpus_per_network: GpusPerNetwork = None,
     train_only: Annotated[
         bool, typer.Option("--train-only", help="Leave the report to 'surefoot report'.")
@@ -94,14 +86,13 @@ def run(
     The same command resumes where it was stopped.
     """
     refuse_missing(weights)
-    from surefoot.cli.notebook import progress_shown
     from surefoot.lab.experiments.workflow import Training, chosen_experiment, train
 
     with stoppable():
         given = dict(value_of(text) for text in values or ())
         added = [] if calibrators is None else [name.strip() for name in calibrators.split(",")]
         chosen = chosen_experiment(experiment, given, method, oracle, added, root, weights)
-        where = Training(store, cache, device, workers, engine, address, cpus_per_network, gpus_per_network)
+        where = Training(store, None, device, workers, engine, None, None, gpus_per_network)
         progress = progress_shown()
         trained = train(chosen, where, progress)
         if train_only:
@@ -144,7 +135,6 @@ def report(
 
 
 def _report_scores(path: Path, method: list[str] | None, paper: str | None, output: Path | None) -> None:
-    from surefoot.cli.terminal import print_tables
     from surefoot.report.study_tables import (
         headline_table,
         scores_compared,
@@ -169,7 +159,6 @@ def _report(
     first_time: bool = False,
 ) -> None:
     """Write the report; print each task's verdict and short table, then the report's path."""
-    from surefoot.cli.terminal import busy, print_sentences, print_tables
     from surefoot.lab.experiments.workflow import load_study
 
     given = dict(value_of(text) for text in values or ())
@@ -188,15 +177,6 @@ def _report(
         echo("", *next_steps(written.parts[0], study.folder))
 
 
-class Format(StrEnum):
-    """How the numbers are printed."""
-
-    TABLE = "table"
-    MARKDOWN = "markdown"
-    CSV = "csv"
-    JSON = "json"
-
-
 Run = Annotated[
     str, typer.Argument(help="A name of 'surefoot ls runs', or an experiment's folder in any store.")
 ]
@@ -206,15 +186,12 @@ def compare(
     before: Run,
     after: Run,
     store: StoreFolder = Path("runs"),
-    resamples: Annotated[
-        int, typer.Option(min=0, max=MOST_RESAMPLES, help="Bootstrap resamples; 0 for no intervals.")
-    ] = RESAMPLES,
+    resamples: Resamples = RESAMPLES,
     output_format: Annotated[
         Format, typer.Option("--format", help="How to print the numbers.")
     ] = Format.TABLE,
 ) -> None:
     """Show what changed between two runs: the configuration, and each method's metrics with intervals."""
-    from surefoot.cli.terminal import busy
     from surefoot.lab.experiments.workflow import compare as compared
 
     with busy("scoring and resampling"):
@@ -223,27 +200,11 @@ def compare(
 
 
 def _print_change(change: "ExperimentChange", output_format: Format) -> None:
-    import json
+    from surefoot.report.change import change_csv, change_document, change_notes, task_tables, value_tables
 
-    from surefoot.cli.terminal import print_tables
-    from surefoot.report.change import (
-        change_csv,
-        change_document,
-        change_notes,
-        task_tables,
-        value_tables,
-    )
-    from surefoot.report.tables import to_markdown
-
-    notes = change_notes(change)
+    document, csv = partial(change_document, change), partial(change_csv, change)
+    print_as(output_format, [*value_tables(change), *task_tables(change)], document, csv)
     if output_format is Format.TABLE:
-        print_tables(value_tables(change))
-        print_tables(task_tables(change))
-        echo(*notes)
+        echo(*change_notes(change))
     elif output_format is Format.MARKDOWN:
-        typer.echo(to_markdown([*value_tables(change), *task_tables(change)]))
-        echo(*(f"- {note}" for note in notes))
-    elif output_format is Format.CSV:
-        typer.echo(change_csv(change), nl=False)
-    else:
-        typer.echo(json.dumps(change_document(change), indent=2))
+        echo(*(f"- {note}" for note in change_notes(change)))

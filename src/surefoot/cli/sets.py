@@ -15,7 +15,7 @@ from surefoot.cli.inputs import (
     refuse_predictions_name,
     refuse_wrong_outputs,
 )
-from surefoot.cli.terminal import echo_written
+from surefoot.cli.terminal import echo_written, print_sentences, print_tables
 
 
 def sets(
@@ -42,7 +42,6 @@ def sets(
     refuse_missing(calibration)
     refuse_wrong_outputs([*input_files(val, familiar_test, unfamiliar), calibration], [output])
     from surefoot.calibrators import load_calibration
-    from surefoot.cli.terminal import print_sentences, print_tables
     from surefoot.decisions.groups import RepeatedRows
     from surefoot.decisions.sets import choose_sets, save_sets
     from surefoot.report.sets import sets_table, sets_verdict

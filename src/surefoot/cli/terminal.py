@@ -1,14 +1,15 @@
 """Printing: results to standard output, progress and remarks to standard error."""
 
-import inspect
+import json
 import os
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -18,7 +19,6 @@ from surefoot.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
 
     from surefoot.report.tables import Table
 
@@ -32,21 +32,9 @@ def echo(*lines: str, err: bool = False) -> None:
     typer.echo("\n".join(map(visible, lines)), err=err)
 
 
-def with_quiet(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option --quiet, after which it shows no progress."""
-
-    @wraps(command)
-    def wrapped(*arguments: Any, quiet: bool = False, **options: Any) -> None:
-        _settings["quiet"] = quiet
-        command(*arguments, **options)
-
-    kind: Any = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
-    signature = inspect.signature(command)
-    added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-    parameters = [*signature.parameters.values(), added]
-    wrapped.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {**command.__annotations__, "quiet": kind}
-    return wrapped
+def show_progress(*, quiet: bool) -> None:
+    """Whether this command shows bars and spinners."""
+    _settings["quiet"] = quiet
 
 
 @contextmanager
@@ -120,34 +108,23 @@ def busy(doing: str) -> Iterator[None]:
 
 
 @contextmanager
-def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar with the time left, removed when done."""
-    with _bar("{task.percentage:>3.0f}%") as bar:
-        task = bar.add_task(visible(doing), total=total)
-        yield lambda steps: bar.advance(task, steps)
+def progress(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar with the rate per second and the time left, removed when done."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-
-@contextmanager
-def reading(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar with the rate per second, removed when done."""
-    with _bar("{task.fields[rate]}") as bar:
+    description, rate = (
+        TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[rate]}")
+    )
+    columns, console = (description, BarColumn(), rate, TimeRemainingColumn()), notes()
+    with Progress(*columns, console=console, transient=True, disable=not is_animated(console)) as bar:
         task = bar.add_task(visible(doing), total=total, rate="")
 
-        def tick(rows: int) -> None:
-            bar.advance(task, rows)
+        def tick(steps: int) -> None:
+            bar.advance(task, steps)
             speed = bar.tasks[0].speed or 0.0
             bar.update(task, rate=f"{speed / 1e6:.2f} M/s" if speed >= 1e5 else f"{speed:,.0f}/s")
 
         yield tick
-
-
-def _bar(measure: str) -> "Progress":
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn(measure))
-    console = notes()
-    still = not is_animated(console)
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=still)
 
 
 def print_sentences(sentences: Iterable[str]) -> None:
@@ -176,3 +153,35 @@ def print_tables(tables: Sequence["Table"]) -> None:
         for note in table.notes:
             console.print(Text(visible(note)), width=min(LINE, console.width))
         console.print()
+
+
+class Format(StrEnum):
+    """How numbers are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    LATEX = "latex"
+    CSV = "csv"
+
+
+def print_as(
+    output_format: Format,
+    tables: Sequence["Table"],
+    document: Callable[[], object],
+    csv: Callable[[], str],
+) -> None:
+    """Print a result as tables, or as the whole of its numbers."""
+    from surefoot.report.tables import to_latex, to_markdown
+
+    match output_format:
+        case Format.TABLE:
+            print_tables(tables)
+        case Format.JSON:
+            typer.echo(json.dumps(document(), indent=2))
+        case Format.MARKDOWN:
+            typer.echo(to_markdown(tables))
+        case Format.LATEX:
+            typer.echo(to_latex(tables))
+        case Format.CSV:
+            typer.echo(csv(), nl=False)

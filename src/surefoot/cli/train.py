@@ -1,8 +1,6 @@
-"""`surefoot train`, `surefoot tune` and `surefoot status`: the networks of a store."""
+"""`surefoot train` and `surefoot tune`."""
 
 import math
-from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,18 +8,18 @@ import typer
 
 from surefoot.cli.complete import names_of
 from surefoot.cli.inputs import (
-    Cache,
     Device,
+    Root,
     StoreFolder,
-    device_named,
+    Workers,
     refuse_missing,
     refuse_wrong_outputs,
     stoppable,
     task_files,
     value_of,
 )
-from surefoot.cli.terminal import echo
-from surefoot.errors import InputError
+from surefoot.cli.terminal import echo, print_tables
+from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import all_or_none, replacing, write_toml
 from surefoot.predictions.labels import LabelKind
 from surefoot.text import count_of
@@ -30,9 +28,6 @@ if TYPE_CHECKING:
     from surefoot.lab.recipes.recipe import Recipe
     from surefoot.lab.workers.jobs import Job, WorkOrder
 
-    # Augmentations, sharpness, schedules and lengths to try; empty: the default ones
-    Axes = tuple[Sequence[str], Sequence[float], Sequence[str], Sequence[float]]
-
 TaskName = Annotated[
     str,
     typer.Argument(
@@ -40,7 +35,6 @@ TaskName = Annotated[
         autocompletion=names_of("tasks", or_file=".toml"),
     ),
 ]
-Root = Annotated[Path | None, typer.Option(help="Folder with the task's published files.")]
 RecipeFile = Annotated[Path | None, typer.Option(help="A recipe file, such as 'surefoot tune' writes.")]
 Values = Annotated[
     list[str] | None, typer.Option("--set", help="A value of the recipe, e.g. epochs=12; repeat for more.")
@@ -56,11 +50,8 @@ def train(
     weights: Weights = None,
     members: Annotated[int, typer.Option(min=1, help="How many networks, with seeds from 0.")] = 1,
     store: StoreFolder = Path("runs"),
-    cache: Cache = None,
     device: Device = "auto",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
-    ] = None,
+    workers: Workers = None,
 ) -> None:
     """Train networks and save their weights and logits. The same command resumes where it was stopped."""
     _refuse_missing_files(task, recipe, weights)
@@ -69,11 +60,10 @@ def train(
     from surefoot.lab.workers.jobs import jobs_of
     from surefoot.lab.workers.local import default_workers, execute
 
-    chosen = device_named(device)
     jobs = jobs_of(with_code(_recipe(recipe, values, weights)), range(members))
-    order = _order(task, root, jobs, store, cache, weights, chosen)
+    order = _order(task, root, jobs, store, weights, device)
     with stoppable(), watch(order, title=task) as on_event:
-        execute(order, workers=workers or default_workers(chosen), on_event=on_event)
+        execute(order, workers=workers or default_workers(order.device), on_event=on_event)
     echo(f"{count_of(members, 'network')} of {task} in {store}")
 
 
@@ -82,27 +72,20 @@ def _order(
     root: Path | None,
     jobs: "tuple[Job, ...]",
     store: Path,
-    cache: Path | None,
     weights: Path | None,
     device: str,
 ) -> "WorkOrder":
     from surefoot.lab.workers.jobs import WorkOrder
+    from surefoot.lab.workers.local import device_named
 
-    paths = {"root": root, "store": store, "cache": cache, "weights": weights}
+    paths = {"root": root, "store": store, "weights": weights}
     texts: Any = {name: None if path is None else str(path) for name, path in paths.items()}
-    return WorkOrder(task=task, jobs=jobs, device=device, **texts)
+    return WorkOrder(task=task, jobs=jobs, device=device_named(device), **texts)
 
 
-class SearchName(StrEnum):
-    """What is searched: learning rate and epochs, or the best of several recipes."""
-
-    RATE = "rate"
-    RECIPE = "recipe"
-
-
-RATE_ONLY = ("rate", "most_epochs", "patience")
-AXES = ("augmentation", "sharpness", "schedule", "length")
-RECIPE_ONLY = (*AXES, "candidates", "runs", "store", "workers")
+RATE, RECIPE = "rate", "recipe"  # what --search names, besides a file
+RATE_ONLY = ("rate", "most_epochs")
+RECIPE_ONLY = ("runs", "store", "workers")
 
 
 def tune(
@@ -110,8 +93,12 @@ def tune(
     task: TaskName,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to write the recipe (TOML).")],
     search: Annotated[
-        SearchName, typer.Option(help="Learning rate and epochs, or the best of several candidate recipes.")
-    ] = SearchName.RATE,
+        str,
+        typer.Option(
+            help="rate: learning rate and epochs. recipe: the best of several candidate recipes; or a TOML "
+            "file with a table per candidate."
+        ),
+    ] = RATE,
     root: Root = None,
     recipe: RecipeFile = None,
     values: Values = None,
@@ -123,82 +110,47 @@ def tune(
         ),
     ] = None,
     most_epochs: Annotated[int, typer.Option(min=1, help="The maximum number of epochs.")] = 96,
-    patience: Annotated[
-        int, typer.Option(min=1, help="Stop after this many epochs without improvement.")
-    ] = 5,
-    augmentation: Annotated[
-        list[str] | None,
-        typer.Option(help="An augmentation to try, repeat for more: inception, strong, none."),
-    ] = None,
-    sharpness: Annotated[
-        list[float] | None, typer.Option(help="A rho to try, repeat for more; by default 0, 0.05, 0.1, 0.2.")
-    ] = None,
-    schedule: Annotated[
-        list[str] | None, typer.Option(help="A schedule to try, repeat for more: cosine (default), step.")
-    ] = None,
-    length: Annotated[
-        list[float] | None,
-        typer.Option(help="A multiple of the recipe's epochs to try, repeat for more; by default 1 and 2."),
-    ] = None,
-    candidates: Annotated[
-        Path | None, typer.Option(help="Instead of these: a TOML file with a table per candidate.")
-    ] = None,
     runs: Annotated[int, typer.Option(min=1, help="Networks per candidate in the last round.")] = 2,
     store: StoreFolder = Path("runs"),
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Networks trained in parallel; one core each on a CPU.")
-    ] = None,
-    cache: Cache = None,
+    workers: Workers = None,
     device: Device = "auto",
 ) -> None:
     """Search a recipe on the task's validation split; unfamiliar data is never used."""
+    candidates = Path(search) if search.lower().endswith(".toml") else None
+    if candidates is None:
+        refuse_unknown("search", [search], (RATE, RECIPE, "a .toml file"))
     _refuse_wrong_options(search, context)
     _refuse_missing_files(task, recipe, weights)
     refuse_missing(candidates)
-    trials = output.with_suffix(".csv") if search is SearchName.RECIPE else None
+    trials = None if search == RATE else output.with_suffix(".csv")
     if trials == output:
         raise InputError(
             f"the output is {output}, where the trials are written; allowed: another suffix, such as .toml"
         )
     refuse_wrong_outputs([*task_files(task), recipe, weights, candidates], [output, trials])
     base = _recipe(recipe, values, weights)
-    where = _order(task, root, (), store, cache, weights, device_named(device))
-    if search is SearchName.RATE:
-        _tune_rate(where, base, tuple(rate or ()), most_epochs, patience, output)
-        return
-    axes = (augmentation or (), sharpness or (), schedule or (), length or ())
-    _tune_recipe(where, base, axes if candidates is None else candidates, runs, workers, output)
+    where = _order(task, root, (), store, weights, device)
+    if search == RATE:
+        _tune_rate(where, base, tuple(rate or ()), most_epochs, output)
+    else:
+        _tune_recipe(where, base, candidates, runs, workers, output)
 
 
-def _refuse_wrong_options(search: SearchName, context: typer.Context) -> None:
-    """Refuse options that this search does not use, that exclude each other, and rates that are no rates."""
-    other, names = (
-        (SearchName.RECIPE, RECIPE_ONLY) if search is SearchName.RATE else (SearchName.RATE, RATE_ONLY)
-    )
+def _refuse_wrong_options(search: str, context: typer.Context) -> None:
+    """Refuse options that this search does not use, and rates that are no rates."""
+    names, other = (RECIPE_ONLY, RECIPE) if search == RATE else (RATE_ONLY, RATE)
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise InputError(
-                f"--{name.replace('_', '-')} is not used by --search {search}; allowed: with --search {other}"
-            )
-    given = context.params
-    for rate in given["rate"] or ():
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is not used by --search {search}; allowed: with --search {other}")
+    for rate in context.params["rate"] or ():
         if not 0 < rate < math.inf:
             raise InputError(f"--rate is {rate!r}; allowed: a positive number")
-    if given["candidates"] is not None and any(given[axis] for axis in AXES):
-        raise InputError(
-            "--candidates names every recipe; allowed: "
-            "without --augmentation, --sharpness, --schedule and --length"
-        )
 
 
 def _tune_rate(
-    order: "WorkOrder",
-    base: "Recipe",
-    rates: tuple[float, ...],
-    most_epochs: int,
-    patience: int,
-    output: Path,
+    order: "WorkOrder", base: "Recipe", rates: tuple[float, ...], most_epochs: int, output: Path
 ) -> None:
     import torch
 
@@ -214,10 +166,10 @@ def _tune_rate(
     inputs = task_inputs(task, base, cache=order.cache_path)
     device = torch.device(order.device)
     with watch_trials() as on_event:
-        best, trials = search(
-            TuneContext(task, inputs, base, device, order.weights_path, patience, most_epochs, on_event),
-            rates,
+        context = TuneContext(
+            task, inputs, base, device, order.weights_path, most_epochs=most_epochs, on_event=on_event
         )
+        best, trials = search(context, rates)
     comment = describe_trials(task.name, trials)
     echo(*comment.split("\n"))  # first, so that the result is not lost if the file cannot be written
     write_recipe(best, output, comment=comment)
@@ -232,12 +184,11 @@ def _tune_rate(
 
 
 def _tune_recipe(
-    order: "WorkOrder", base: "Recipe", tried: "Axes | Path", runs: int, workers: int | None, output: Path
+    order: "WorkOrder", base: "Recipe", file: Path | None, runs: int, workers: int | None, output: Path
 ) -> None:
-    """Search among the recipes of a file, or of a grid."""
+    """Search among the candidates of a file, or of the grid."""
     from surefoot.cli.notebook import Log
     from surefoot.cli.progress import describe_not_worse, search_table, watch
-    from surefoot.cli.terminal import print_tables
     from surefoot.lab.experiments.search import (
         RecipeSearch,
         candidates,
@@ -251,13 +202,7 @@ def _tune_recipe(
     from surefoot.report.tables import to_markdown
 
     task, base = task_named(order.task, root=order.root_path), with_code(base)
-    if isinstance(tried, Path):
-        recipes = read_candidates(tried, base)
-    else:
-        augmentations, sharpness, schedules, lengths = tried
-        recipes = candidates(
-            base, task, augmentations=augmentations, sharpness=sharpness, schedules=schedules, lengths=lengths
-        )
+    recipes = candidates(base, task) if file is None else read_candidates(file, base)
     trials = output.with_suffix(".csv")
     log = Log()
     with stoppable():
@@ -276,21 +221,6 @@ def _tune_recipe(
     echo(f"best: {winner.name}; recipe: {output}; trials: {trials}")
     for line in remarks:
         echo(line)
-
-
-def status(
-    store: StoreFolder = Path("runs"),
-) -> None:
-    """List the networks of a store: done, running, stopped or missing, with times."""
-    if not store.is_dir():
-        raise InputError(f"no store at {store}; allowed: a folder that 'surefoot train' created")
-    from surefoot.cli.progress import status_line, status_table
-    from surefoot.cli.terminal import print_tables
-    from surefoot.lab.store.store import Store
-
-    networks = Store(store).networks()
-    print_tables([status_table(store, networks)])
-    echo(status_line(networks))
 
 
 def _recipe(file: Path | None, values: list[str] | None, weights: Path | None) -> "Recipe":

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from surefoot.errors import InputError, refuse_unknown, require_number
+from surefoot.errors import InputError, refuse_unknown
 from surefoot.io import read_toml
 from surefoot.lab.experiments.methods import CHANGEABLE
 from surefoot.lab.recipes.recipe import Protocol, Recipe, Spec
@@ -34,11 +34,14 @@ if TYPE_CHECKING:
 
 RUNS = 2  # networks per candidate that is trained to the end
 SHARES = (0.25, 0.5, 1.0)  # of a candidate's epochs, rung by rung
-DEFAULT_AUGMENTATIONS = ("inception", "strong")
-DEFAULT_SHARPNESS = (0.0, 0.05, 0.1, 0.2)
-DEFAULT_SCHEDULES = ("cosine",)
-DEFAULT_LENGTHS = (1.0, 2.0)  # times the epochs of the base recipe
-COMMON: dict[str, Any] = {"weight_decay": 0.0005, "weight_average": 0.99}  # of all candidates but the base
+AUGMENTATIONS = ("inception", "strong")
+SHARPNESS = (0.0, 0.05, 0.1, 0.2)
+LENGTHS = (1, 2)  # times the epochs of the base recipe
+COMMON: dict[str, Any] = {  # of all candidates but the base
+    "schedule": "cosine",
+    "weight_decay": 0.0005,
+    "weight_average": 0.99,
+}
 PLAIN = "plain"
 DIVERGED = ("training diverged", "logits hold")  # how the messages of a training that failed begin
 
@@ -62,36 +65,20 @@ class Candidate:
         return {name: value for name, value in ours.items() if value != theirs[name]}
 
 
-def candidates(
-    base: Recipe,
-    task: Task,
-    *,
-    augmentations: Sequence[str] = (),
-    sharpness: Sequence[float] = (),
-    schedules: Sequence[str] = (),
-    lengths: Sequence[float] = (),
-) -> list[Candidate]:
-    """The base recipe, named plain, and every combination of the values; without values, of the default ones.
+def candidates(base: Recipe, task: Task) -> list[Candidate]:
+    """The base recipe, named plain, and every combination of augmentation, sharpness and length.
 
-    There is no choice of augmentation for vectors, and none by default where the base has no augmentation.
+    Vectors, and recipes without augmentation, have no choice of one.
     """
-    if augmentations and not _has_images(task):
-        raise InputError(f"task {task.name!r} has vectors; allowed: images, to choose an augmentation")
-    for length in lengths:
-        require_number("length", length, lambda v: 0 < v < math.inf, "a positive number, times the epochs")
     augmented = _has_images(task) and base.augmentation != "none"
-    axes = (
-        augmentations or (DEFAULT_AUGMENTATIONS if augmented else (base.augmentation,)),
-        sharpness or DEFAULT_SHARPNESS,
-        schedules or DEFAULT_SCHEDULES,
-        lengths or DEFAULT_LENGTHS,
-    )
+    augmentations = AUGMENTATIONS if augmented else (base.augmentation,)
     found = [Candidate(PLAIN, base)]
-    for augmentation, rho, schedule, length in product(*axes):
-        values = {"augmentation": augmentation, "sharpness": rho, "schedule": schedule}
-        recipe = replace(base, **COMMON | values, epochs=math.ceil(length * base.epochs))
-        parts = [augmentation] if augmented or augmentations else []
-        parts += [f"rho {rho:g}", schedule, count_of(recipe.epochs, "epoch")]
+    for augmentation, rho, length in product(augmentations, SHARPNESS, LENGTHS):
+        recipe = replace(
+            base, **COMMON, augmentation=augmentation, sharpness=rho, epochs=length * base.epochs
+        )
+        parts = [augmentation] if augmented else []
+        parts += [f"rho {rho:g}", recipe.schedule, count_of(recipe.epochs, "epoch")]
         if recipe not in [each.recipe for each in found]:
             found.append(Candidate(", ".join(parts), recipe))
     return found

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from surefoot.errors import InputError
-from surefoot.lab.images.cache import Decoded, Tick, decode_images, decode_readable_images
+from surefoot.lab.images.cache import Decoded, Tick, decode_images
 from surefoot.lab.images.decode import Size
 from surefoot.lab.tasks.features import Encoding, Vector
 from surefoot.predictions.labels import IGNORE, LabelKind
@@ -339,29 +339,13 @@ def _refuse_shared(what: str, names: Mapping[Split, list[str]]) -> None:
                 raise InputError(f"{what} {name!r} is in both {seen[name]} and {split}; allowed: one split")
 
 
-Decode = Callable[..., Decoded]
-
-
 def decode_task(task: Task, size: Size, *, cache: Path, tick: Tick | None = None) -> Mapping[Split, Decoded]:
     """The images of every split; an error if one cannot be read, or if an unfamiliar one is in training.
 
     Samples that are arrays in memory need no decoding, and their splits are not in the result.
     """
-    return _decode(task, size, decode_images, cache=cache, tick=tick)
-
-
-def decode_readable_task(
-    task: Task, size: Size, *, cache: Path, tick: Tick | None = None
-) -> Mapping[Split, Decoded]:
-    """The same, without the images that cannot be read."""
-    return _decode(task, size, decode_readable_images, cache=cache, tick=tick)
-
-
-def _decode(
-    task: Task, size: Size, decode: Decode, *, cache: Path, tick: Tick | None
-) -> Mapping[Split, Decoded]:
     decoded = {
-        split: decode(samples.inputs.files(), size, cache=cache, tick=tick)
+        split: decode_images(samples.inputs.files(), size, cache=cache, tick=tick)
         for split, samples in task.splits.items()
         if isinstance(samples.inputs, ImageFiles)
     }
