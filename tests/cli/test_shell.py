@@ -162,7 +162,7 @@ def test_progress_and_colours_are_for_terminals_that_show_them(tmp_path):
     usual = in_a_terminal(*words)
     assert "resampling" in usual
     assert "\x1b[1m" in usual
-    quiet = in_a_terminal("--quiet", *words)
+    quiet = in_a_terminal(*words, "--quiet")
     assert "resampling" not in quiet
     assert "NLL" in quiet
     assert "resampling" not in in_a_terminal(*words, SUREFOOT_QUIET="1")

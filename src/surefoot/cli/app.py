@@ -13,7 +13,7 @@ from surefoot.cli.data import data
 from surefoot.cli.deploy import bundle, export, predict, predictions, serve
 from surefoot.cli.doctor import doctor
 from surefoot.cli.embed import embed
-from surefoot.cli.ending import EXIT_CODES, Commands
+from surefoot.cli.ending import EXIT_CODES, QUIET, Commands
 from surefoot.cli.evaluate import evaluate
 from surefoot.cli.listing import ls
 from surefoot.cli.monitor import monitor
@@ -63,9 +63,7 @@ def top(
             help="A module or .py file that registers metrics, methods, tasks, ...; can be repeated.",
         ),
     ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", envvar="SUREFOOT_QUIET", help="Show no progress.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option(*QUIET, envvar="SUREFOOT_QUIET", help="Show no progress.")] = False,
 ) -> None:
     """Measure how reliable a classifier's confidence is on unfamiliar data, and calibrate it."""
     show_progress(quiet=quiet)

@@ -17,6 +17,7 @@ from surefoot.errors import InputError, described, missing_torch
 from surefoot.text import sentence
 
 REFUSED, UNEXPECTED, INTERRUPTED, UNREAD = 2, 3, 130, 141  # the last two are a shell's for such ends
+QUIET = ("--quiet", "-q")
 TRACEBACK = "SUREFOOT_TRACEBACK"  # a variable of the environment
 EXIT_CODES = (
     "Exit codes: 0 done, 1 an alarm or a failed check, 2 refused input, 3 an unexpected error, "
@@ -30,6 +31,13 @@ class _PassedError(Exception):
 
 class Commands(TyperGroup):
     """The commands; whatever stops one reaches `ended`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--quiet` may follow a command, too."""
+        end = args.index("--") if "--" in args else len(args)
+        quiet = [word for word in args[:end] if word in QUIET]
+        others = [word for word in args[:end] if word not in QUIET]
+        return super().parse_args(ctx, [*quiet[:1], *others, *args[end:]])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
