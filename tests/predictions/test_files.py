@@ -261,6 +261,20 @@ def test_no_labels_only_when_the_kind_is_said(tmp_path):
         assert read_predictions(tmp_path / name, unlabelled=LabelKind.ONE_LABEL).labels.tolist() == [IGNORE]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
+def test_one_column_of_scores_is_not_read_as_many_labels(suffix, tmp_path):
+    path = tmp_path / f"p{suffix}"
+    if suffix == ".npz":
+        np.savez(path, probs=[0.2, 0.7])
+    elif suffix == ".csv":
+        path.write_text("prob\n0.2\n0.7\n")
+    else:
+        pq.write_table(pa.table({"prob": [0.2, 0.7]}), path)
+    assert read_predictions(path, unlabelled=LabelKind.ONE_LABEL).logits.shape == (1, 2, 2)
+    with pytest.raises(InputError, match="1 class; allowed: two or more"):
+        read_predictions(path, unlabelled=LabelKind.MANY_LABELS)
+
+
 def npz(path, **arrays):
     np.savez(path, **arrays)
 

@@ -263,6 +263,7 @@ def from_tables(tables: Iterable[pa.Table], most: int, unlabelled: LabelKind | N
     return Predictions.from_logits(
         arrays["logits"][:, :filled],
         arrays["labels"][:filled],
+        kind=rows.kind,
         class_names=rows.class_names,
         novelty=numbers_in(rest["novelty"], "novelty") if "novelty" in rest.column_names else None,
         attributes=attributes if attributes.num_columns else None,
