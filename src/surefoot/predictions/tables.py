@@ -337,7 +337,7 @@ def from_csv(table: pa.Table) -> pa.Table:
 
 
 def write_csv(table: pa.Table, path: Path) -> None:
-    """A csv file in which no cell is a formula for a spreadsheet; `read_csv` gives the text back exactly."""
+    """A csv file in which no cell is a formula for a spreadsheet; `from_csv` gives the text back exactly."""
     with arrow_file(path, "wb") as file:
         pyarrow.csv.write_csv(spreadsheet_table(table), file)
 
