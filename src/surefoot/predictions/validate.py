@@ -112,7 +112,7 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
 
 
 def _refuse_missing(name: str, keys: list[Any]) -> None:
-    """Raise for None, or for a number that is NaN beside text, which numpy would turn into the text 'nan'."""
+    """Raise for None, or for a number that is NaN among text, which numpy would turn into the text 'nan'."""
     for row, key in enumerate(keys):
         if key is None or (isinstance(key, float) and math.isnan(key)):
             raise InputError(f"{name} are missing in row {row}; allowed: a value in every row")
