@@ -9,7 +9,16 @@ import pytest
 from pyarrow import parquet
 
 import surefoot
-from surefoot import InputError, LabelKind, Predictions, fit_temperature, read_predictions, scan_predictions
+from surefoot import (
+    InputError,
+    LabelKind,
+    Predictions,
+    choose_thresholds,
+    fit_temperature,
+    read_predictions,
+    scan_predictions,
+    write_predictions,
+)
 from surefoot.decisions.chunks import Keys, facts_of, first_rows
 from surefoot.monitoring import monitor as monitoring
 from surefoot.predictions.files import to_list_table
@@ -169,3 +178,19 @@ def test_keys_are_joined_as_one_column():
     assert Keys(pa.array(["x"]), np.zeros(1, np.int32)).group_of is None
     assert whole.take(np.array([0, 2, 4])).group_of.tolist() == [0, 0, 1]  # as many rows as there are values
     assert whole.take(np.array([3, 1, 0])).names == ["c", "a", "b"]  # the order of the bets in a part
+
+
+def test_files_of_which_one_has_numbers_and_one_text(tmp_path):
+    """As in memory, where both become text."""
+    numbers = np.arange(300) % 60
+    for name, keys in (("ids", np.arange(300)), ("groups", numbers)):
+        both = [
+            replace(draw_one_label(300, 3, seed=seed), **{name: values})
+            for seed, values in enumerate((keys, np.char.add("x", keys.astype(str))))
+        ]
+        for place, rows in enumerate(both):
+            write_predictions(rows, tmp_path / f"{name}{place}.parquet")
+        files = tmp_path / f"{name}*.parquet"
+        whole, scanned = read_predictions(files), scan_predictions(files)
+        assert surefoot.monitor(whole, scanned).to_dict() == surefoot.monitor(whole, whole).to_dict()
+        assert choose_thresholds(scanned).to_dict() == choose_thresholds(whole).to_dict()

@@ -111,16 +111,30 @@ def test_a_line_longer_than_what_is_decoded_at_a_time(tmp_path):
     assert read.attributes.to_pydict() == whole.attributes.to_pydict()
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
-def test_no_number_is_in_memory_twice(suffix, tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "dtype"),
+    [(".npz", "f8"), (".npz", "f4"), (".parquet", "f8"), (".parquet", "f4"), (".csv", "f8")],
+)
+def test_no_number_is_in_memory_twice(suffix, dtype, tmp_path):
     whole = draw_one_label(100_000, 10)
+    whole = whole.with_logits(whole.logits.astype(dtype))
     write_predictions(whole, tmp_path / f"p{suffix}")
     tracemalloc.start()
     read = read_predictions(tmp_path / f"p{suffix}")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert np.array_equal(read.logits, whole.logits)
-    assert peak < 1.3 * 8 * 100_000 * 11
+    assert peak < 1.2 * (read.logits.nbytes + read.labels.nbytes) + 2**20
+
+
+def test_probabilities_in_float32_are_copied_only_as_logarithms(tmp_path):
+    probs = draw_one_label(100_000, 10).probs().astype(np.float32)
+    np.savez(tmp_path / "p.npz", probs=probs, labels=np.zeros(len(probs), dtype=np.int64))
+    tracemalloc.start()
+    read = read_predictions(tmp_path / "p.npz")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * read.logits.nbytes
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
@@ -247,6 +261,20 @@ def test_no_labels_only_when_the_kind_is_said(tmp_path):
         assert read_predictions(tmp_path / name, unlabelled=LabelKind.ONE_LABEL).labels.tolist() == [IGNORE]
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv"])
+def test_one_column_of_scores_is_not_read_as_many_labels(suffix, tmp_path):
+    path = tmp_path / f"p{suffix}"
+    if suffix == ".npz":
+        np.savez(path, probs=[0.2, 0.7])
+    elif suffix == ".csv":
+        path.write_text("prob\n0.2\n0.7\n")
+    else:
+        pq.write_table(pa.table({"prob": [0.2, 0.7]}), path)
+    assert read_predictions(path, unlabelled=LabelKind.ONE_LABEL).logits.shape == (1, 2, 2)
+    with pytest.raises(InputError, match="1 class; allowed: two or more"):
+        read_predictions(path, unlabelled=LabelKind.MANY_LABELS)
+
+
 def npz(path, **arrays):
     np.savez(path, **arrays)
 
@@ -291,7 +319,7 @@ REFUSED = {
     "p.csv text": (csv, "logit_a,logit_b,label\n1,2,a\nx,2,a\n", "'logit_a' has type string with 'x' in row 1; allowed: numbers"),
     "p.csv gap": (csv, "logit_a,logit_b,label\n1,2,a\n,2,a\n", "'logit_a' is empty in row 1"),
     "p.csv twice": (csv, "logit_a,logit_a,label\n1,2,a\n", "'logit_a' occurs twice"),
-    "p.csv ragged": (csv, "logit_a,logit_b,label\n1,2\n", "cannot be read"),
+    "p.csv ragged": (csv, "logit_a,logit_b,label\n1,2,a\n1,2\n", "Row #3: Expected 3 columns"),
     "p.csv empty": (csv, "", "cannot be read"),
     "p.csv no rows": (csv, "logit_a,logit_b,label\n", "no rows"),
     "p.csv half many-label": (csv, "logit_a,logit_b,label_a\n1,2,1\n", "no column 'label_b'"),

@@ -2,10 +2,19 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from surefoot import IGNORE, InputError, Predictions, read_predictions, write_predictions
+from surefoot import (
+    IGNORE,
+    InputError,
+    Predictions,
+    evaluate,
+    read_predictions,
+    scan_predictions,
+    write_predictions,
+)
 from surefoot.predictions import readers as reading
 from surefoot.predictions.paths import files_named, is_large
 from surefoot.predictions.readers import batches, parts_of, shape_of
@@ -235,3 +244,15 @@ def test_empty_files_are_skipped_unless_all_are(tmp_path):
         rows_of([tmp_path / "a.parquet"])
     write_predictions(Predictions.from_logits(np.eye(3), [0, 1, 2]), tmp_path / "b.parquet")
     assert len(rows_of(sorted(tmp_path.iterdir()))[1]) == 3
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_the_shape_of_files_without_labels(suffix, tmp_path):
+    table = pa.table({"logit_cat": [1.0, 2.0], "logit_dog": [0.0, 3.0]})
+    write = pq.write_table if suffix == ".parquet" else pyarrow.csv.write_csv
+    write(table, tmp_path / f"p{suffix}")
+    scanned = scan_predictions(tmp_path / f"p{suffix}", unlabelled="one_label")
+    assert (scanned.kind, scanned.classes, scanned.class_names) == ("one_label", 2, ("cat", "dog"))
+    assert repr(scanned).startswith("ScannedPredictions(one_label, members=1")
+    with pytest.raises(InputError, match="no column 'label'"):
+        evaluate(scanned)

@@ -85,7 +85,10 @@ class Keys:
     @staticmethod
     def joined(parts: "Sequence[Keys]") -> "Keys":
         """The rows of all parts, one after another."""
-        encoded = [pa.DictionaryArray.from_arrays(pa.array(part.codes), part.values) for part in parts]
+        pairs = zip(
+            [part.codes for part in parts], _of_one_type([part.values for part in parts]), strict=True
+        )
+        encoded = [pa.DictionaryArray.from_arrays(pa.array(codes), values) for codes, values in pairs]
         same = pa.chunked_array(encoded).unify_dictionaries().chunks
         return Keys(same[-1].dictionary, np.concatenate([each.indices.to_numpy() for each in same]))
 
@@ -117,6 +120,12 @@ class Keys:
         return pairs == len(np.unique(self.codes)) == len(np.unique(other.codes))
 
 
+def _of_one_type(arrays: list[pa.Array]) -> list[pa.Array]:
+    """As text where the types differ, such as in files of which one has numbers only."""
+    is_one = all(each.type == arrays[0].type for each in arrays)
+    return arrays if is_one else [each.cast(pa.string()) for each in arrays]
+
+
 def joined(parts: Sequence[Facts]) -> Facts:
     """The rows of all parts, one after another, of each fact that every part has."""
     if len(parts) == 1:
@@ -135,7 +144,7 @@ def _joined(values: list[Any]) -> Any:
     if isinstance(first, Keys):
         return Keys.joined(values)
     if isinstance(first, pa.ChunkedArray):
-        return pa.chunked_array([chunk for each in values for chunk in each.chunks])
+        return pa.chunked_array(_of_one_type([chunk for each in values for chunk in each.chunks]))
     return np.concatenate(values) if isinstance(first, np.ndarray) else first
 
 

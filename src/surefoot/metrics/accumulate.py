@@ -20,8 +20,7 @@ from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.predictions.zeros import count_true_zeros
 from surefoot.progress import Watch
 
-Rescaling = Callable[[NDArray[np.floating], LabelKind], NDArray[np.floating]]  # of the logits of some rows
-
+Scaling = Callable[[NDArray[np.floating], LabelKind], NDArray[np.floating]]  # of the logits of some rows
 
 TOLERANCE = 1e-4  # what ECE and all that is read from the risk-coverage curve may be off
 PASSES = 4
@@ -33,12 +32,12 @@ class Request:
 
     shape: Shape
     metrics: tuple[Metric, ...]
-    scalings: tuple[Rescaling | None, ...]
+    scalings: tuple[Scaling | None, ...]
     grids: tuple[Grid, ...]  # one per scaling
 
     @staticmethod
     def of(
-        shape: Shape, metrics: Sequence[Metric] = (), scalings: tuple[Rescaling | None, ...] = (None,)
+        shape: Shape, metrics: Sequence[Metric] = (), scalings: tuple[Scaling | None, ...] = (None,)
     ) -> "Request":
         of_kind = tuple(metric.of_kind(shape.kind) for metric in metrics)
         return Request(shape, of_kind, scalings, (Grid.of(shape.blocks),) * len(scalings))
@@ -209,7 +208,7 @@ def accumulate(batches: Iterable[Batch], request: Request) -> Accumulator:
 def accumulate_source(
     source: ScannedPredictions,
     metrics: Sequence[Metric],
-    scaling: Rescaling | None,
+    scaling: Scaling | None,
     engine: Engine,
     watch: Watch,
 ) -> Accumulator:

@@ -263,6 +263,7 @@ def from_tables(tables: Iterable[pa.Table], most: int, unlabelled: LabelKind | N
     return Predictions.from_logits(
         arrays["logits"][:, :filled],
         arrays["labels"][:filled],
+        kind=rows.kind,
         class_names=rows.class_names,
         novelty=numbers_in(rest["novelty"], "novelty") if "novelty" in rest.column_names else None,
         attributes=attributes if attributes.num_columns else None,
@@ -312,8 +313,10 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
     names = arrays.get("classes")
     if names is not None and (names.ndim != 1 or names.dtype.kind not in "Uiu"):
         raise InputError(f"array 'classes' has type {names.dtype} and shape {names.shape}; allowed: names")
-    scores = as_floats(given[0], arrays[given[0]])
-    scores.flags.writeable = True  # nobody else has it: of probabilities, logarithms take its place
+    scores, out = as_floats(given[0], arrays[given[0]]), None
+    if given == ["probs"] and scores.dtype == np.float64:
+        scores.flags.writeable = True  # nobody else has it: the logarithms take its place
+        out = scores
     return from_scores(
         given[0].removesuffix("s"),
         scores,
@@ -321,7 +324,7 @@ def _from_npz(path: Path, unlabelled: LabelKind | None) -> Predictions:
         unlabelled if labels is None else None,
         None if names is None else names.tolist(),
         attributes=attributes,
-        out=scores if scores.dtype == np.float64 else None,
+        out=out,
         **{name: arrays.get(name) for name in OPTIONAL},
     )
 

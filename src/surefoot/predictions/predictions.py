@@ -380,7 +380,7 @@ def from_scores(
     if novelty is not None:
         novelty = as_floats("novelty", as_numpy("novelty", novelty)).astype(np.float64)
     return Predictions(
-        logits=logits if out is None else read_only(logits),
+        logits=read_only(logits) if scale == "prob" else logits,  # nobody else has logarithms
         labels=truth,
         kind=known,
         class_names=None if class_names is None else tuple(str(name) for name in class_names),

@@ -85,13 +85,13 @@ def parts_of(files: Sequence[Path]) -> list[Part]:
     return parts
 
 
-def shape_of(parts: Sequence[Part]) -> Shape:
+def shape_of(parts: Sequence[Part], unlabelled: LabelKind | None = None) -> Shape:
     """The shape of the first rows; class names are those of the first file that has any."""
     shapes: dict[str, Shape] = {}
     for part in parts:
         if part.path not in shapes:
-            for table, start in _tables(part, FIRST_ROWS):
-                shapes[part.path] = _read(part, table, start)[1]
+            for table, start in _tables(part, FIRST_ROWS, labelled=unlabelled is None):
+                shapes[part.path] = _read(part, table, start, unlabelled)[1]
                 break
         if part.path in shapes and shapes[part.path].class_names is not None:
             break
@@ -174,11 +174,13 @@ def _naming(path: str) -> Iterator[None]:
         raise InputError(f"{path}: {error}") from error
 
 
-def _read(part: Part, table: pa.Table, start: int) -> tuple[Batch, Shape]:
+def _read(
+    part: Part, table: pa.Table, start: int, unlabelled: LabelKind | None = None
+) -> tuple[Batch, Shape]:
     """Validated arrays of a table, and their shape."""
     where = f"{part.path}, rows counted from {start:,}" if start else part.path
     with _naming(where), decoding("data"):
-        found = read_rows(table)
+        found = read_rows(table, unlabelled)
         names = None if found.class_names is None else tuple(found.class_names)
         check_predictions(found.logits, found.labels, found.kind, names)
     members, _, classes = found.logits.shape

@@ -48,7 +48,7 @@ class ScannedPredictions:
     @cached_property
     def shape(self) -> Shape:
         """From the first rows."""
-        return shape_of(self.parts)
+        return shape_of(self.parts, self.unlabelled)
 
     @property
     def rows(self) -> int | None:

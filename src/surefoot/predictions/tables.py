@@ -6,7 +6,7 @@ Arrow does not check the offsets and the text of what it reads, and with damaged
 import csv
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -248,11 +248,12 @@ def _csv_batches(file: str | Path, header: "CsvHeader", known: Sequence[str]) ->
 
 def _refuse_text(file: str | Path, header: "CsvHeader") -> None:
     """Say which value is no number, where Arrow says only that one is none; not of streamed files."""
+    if header.blocks[-1] > LARGE:
+        return
     numbers = [name for name, kind in header.types.items() if kind == pa.float64()]
-    if header.blocks[-1] <= LARGE:
-        for name, column in zip(
-            numbers, _read_csv(file, replace(header, types={}), numbers).columns, strict=True
-        ):
+    with suppress(pa.ArrowInvalid):  # something else is wrong, of which the first error says more
+        table = _read_csv(file, replace(header, types={}), numbers)
+        for name, column in zip(numbers, table.columns, strict=True):
             numbers_in(column, csv_name(name))
 
 
@@ -336,7 +337,7 @@ def from_csv(table: pa.Table) -> pa.Table:
 
 
 def write_csv(table: pa.Table, path: Path) -> None:
-    """A csv file in which no cell is a formula for a spreadsheet; `read_csv` gives the text back exactly."""
+    """A csv file in which no cell is a formula for a spreadsheet; `from_csv` gives the text back exactly."""
     with arrow_file(path, "wb") as file:
         pyarrow.csv.write_csv(spreadsheet_table(table), file)
 

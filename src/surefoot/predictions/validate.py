@@ -112,7 +112,7 @@ def as_keys(name: str, values: Any) -> NDArray[Any]:
 
 
 def _refuse_missing(name: str, keys: list[Any]) -> None:
-    """Raise for None, or for a number that is NaN beside text, which numpy would turn into the text 'nan'."""
+    """Raise for None, or for a number that is NaN among text, which numpy would turn into the text 'nan'."""
     for row, key in enumerate(keys):
         if key is None or (isinstance(key, float) and math.isnan(key)):
             raise InputError(f"{name} are missing in row {row}; allowed: a value in every row")
@@ -148,7 +148,7 @@ def as_predictions(
         check_probability_range(scores)
     logits = _with_members(scores)
     is_binary = logits.shape[2] == 1
-    if is_binary and labels is not None and labels.ndim == 2 and labels.shape[1] == 1:
+    if is_binary and kind is not LabelKind.MANY_LABELS and labels is not None and labels.shape[1:] == (1,):
         labels = labels[:, 0].astype(np.int64)  # one logit and one label per row, each in a column
     if labels is not None:
         by_shape = LabelKind.MANY_LABELS if labels.ndim == 2 else LabelKind.ONE_LABEL
