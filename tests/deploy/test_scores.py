@@ -1,6 +1,7 @@
 """Files in chunks give what the same rows in memory give: the monitor, thresholds, pages; bounds of memory."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,13 +14,13 @@ from surefoot import (
     InputError,
     LabelKind,
     Predictions,
-    choose_thresholds,
     fit_temperature,
     read_predictions,
     scan_predictions,
-    write_predictions,
 )
 from surefoot.decisions.chunks import Keys, facts_of, first_rows
+from surefoot.decisions.groups import RepeatedRows
+from surefoot.errors import Remark
 from surefoot.monitoring import monitor as monitoring
 from surefoot.predictions.files import to_list_table
 from tests.cli.command import surefoot as command
@@ -180,17 +181,66 @@ def test_keys_are_joined_as_one_column():
     assert whole.take(np.array([3, 1, 0])).names == ["c", "a", "b"]  # the order of the bets in a part
 
 
-def test_files_of_which_one_has_numbers_and_one_text(tmp_path):
-    """As in memory, where both become text."""
-    numbers = np.arange(300) % 60
-    for name, keys in (("ids", np.arange(300)), ("groups", numbers)):
-        both = [
-            replace(draw_one_label(300, 3, seed=seed), **{name: values})
-            for seed, values in enumerate((keys, np.char.add("x", keys.astype(str))))
-        ]
-        for place, rows in enumerate(both):
-            write_predictions(rows, tmp_path / f"{name}{place}.parquet")
-        files = tmp_path / f"{name}*.parquet"
-        whole, scanned = read_predictions(files), scan_predictions(files)
-        assert surefoot.monitor(whole, scanned).to_dict() == surefoot.monitor(whole, whole).to_dict()
-        assert choose_thresholds(scanned).to_dict() == choose_thresholds(whole).to_dict()
+def two_files(folder, first, second):
+    """A folder of two files of the same rows, each with its own further columns, and a chunked view of it."""
+    rows = draw_one_label(300, 3, seed=4, class_names=["a", "b", "c"])
+    for name, columns in (("a", first), ("b", second)):
+        attributes = {k: v for k, v in columns.items() if k not in ("groups", "ids")} or None
+        keys = {k: np.array(v) for k, v in columns.items() if k in ("groups", "ids")}
+        given = replace(rows, attributes=None if attributes is None else pa.table(attributes), **keys)
+        written(given, folder / f"{name}.parquet")
+    return rows, scan_predictions(folder)
+
+
+NUMBERS, TEXTS = [i % 60 for i in range(300)], [f"p{i % 60}" for i in range(300)]
+
+
+@pytest.mark.filterwarnings("ignore::surefoot.decisions.groups.RepeatedRows")
+@pytest.mark.parametrize("column", ["groups", "ids"])
+def test_numbers_in_one_file_and_text_in_another_are_text(tmp_path, column):
+    rows, scanned = two_files(tmp_path, {column: NUMBERS}, {column: TEXTS})
+    in_memory = read_predictions(tmp_path)
+    given = [(in_memory, scanned), (in_memory.grouped_by(column), scanned.grouped_by(column))]
+    for one, other in given:
+        assert shown(surefoot.monitor(other, rows)) == shown(surefoot.monitor(one, rows))
+        chosen = surefoot.choose_thresholds(one, target_error=0.6)
+        assert shown(surefoot.choose_thresholds(other, target_error=0.6)) == shown(chosen)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_repeated_column_may_be_missing_in_a_file(tmp_path, missing):
+    columns = [{"patient": NUMBERS}, {}]
+    rows, scanned = two_files(tmp_path, columns[missing], columns[1 - missing])
+    with pytest.warns(RepeatedRows):
+        check = surefoot.monitor(scanned, rows)
+    with pytest.warns(RepeatedRows):
+        assert shown(check) == shown(surefoot.monitor(read_predictions(tmp_path), rows))
+    assert check.repeated == "patient"
+
+
+def test_an_error_of_a_chunk_names_the_file_and_from_where_its_rows_are_counted(tmp_path):
+    rows, scanned = two_files(tmp_path, {"site": TEXTS}, {"site": [*TEXTS[:250], None, *TEXTS[251:]]})
+    empty = r"b\.parquet, rows counted from (150|249|2\d\d): column 'site' is empty in 1 row, first in row "
+    with pytest.raises(InputError, match=empty) as by_group:
+        surefoot.monitor(scanned.grouped_by("site"), rows)
+    with pytest.raises(InputError, match=empty) as per:
+        surefoot.choose_thresholds(scanned, per="site")
+    for error in (by_group, per):
+        start, row = re.search(r"from (\d+): .* row (\d+);", str(error.value)).groups()
+        assert int(start) + int(row) == 250
+
+
+def test_predicted_classes_are_compared_where_only_one_side_has_names():
+    rows = draw_one_label(300, 3, seed=4)
+    named = replace(rows, class_names=("a", "b", "c"))
+    with pytest.warns(Remark, match="no class names in 'reference'"):
+        check = surefoot.monitor(rows, named)
+    assert [part.name for part in check.parts] == ["0", "1", "2"]
+
+
+def test_unnamed_classes_are_remarked_upon_once():
+    rows = draw_one_label(300, 3, seed=4)
+    named = replace(rows, class_names=("a", "b", "c"))
+    with pytest.warns(Remark) as remarks:
+        surefoot.choose_thresholds(named, unfamiliar=rows, target_error=0.6)
+    assert len(remarks) == 1

@@ -21,7 +21,7 @@ from surefoot.predictions.labels import LabelKind
 from surefoot.predictions.logits import averaged_columns, map_rows
 from surefoot.predictions.outcomes import DECIMALS, Array, Bools, Curve, Index, Ranking
 from surefoot.predictions.predictions import Predictions
-from surefoot.predictions.readers import Part, batch_rows
+from surefoot.predictions.readers import Part, batch_rows, naming
 from surefoot.predictions.scanned import ScannedPredictions
 from surefoot.runtime import in_parallel
 
@@ -58,10 +58,12 @@ def facts_of(source: Source, work: Callable[[Predictions], Facts]) -> list[Facts
     first = first_rows(source)
 
     def read(part: Part) -> list[Facts]:
-        facts = []
+        facts, start = [], part.first
         for rows in source.predictions_in(part, rows=batch_rows(first, NUMBERS)):
             refuse_other_columns({"other files": first, part.path: rows})
-            facts.append(work(rows))
+            with naming(part.path, start):
+                facts.append(work(rows))
+            start += rows.n
         return facts
 
     every = [facts for of_part in in_parallel(read, source.parts) for facts in of_part]
@@ -85,10 +87,10 @@ class Keys:
     @staticmethod
     def joined(parts: "Sequence[Keys]") -> "Keys":
         """The rows of all parts, one after another."""
-        pairs = zip(
-            [part.codes for part in parts], _of_one_type([part.values for part in parts]), strict=True
-        )
-        encoded = [pa.DictionaryArray.from_arrays(pa.array(codes), values) for codes, values in pairs]
+        encoded = [
+            pa.DictionaryArray.from_arrays(pa.array(part.codes), values)
+            for part, values in zip(parts, _of_one_type([part.values for part in parts]), strict=True)
+        ]
         same = pa.chunked_array(encoded).unify_dictionaries().chunks
         return Keys(same[-1].dictionary, np.concatenate([each.indices.to_numpy() for each in same]))
 
@@ -120,12 +122,6 @@ class Keys:
         return pairs == len(np.unique(self.codes)) == len(np.unique(other.codes))
 
 
-def _of_one_type(arrays: list[pa.Array]) -> list[pa.Array]:
-    """As text where the types differ, such as in files of which one has numbers only."""
-    is_one = all(each.type == arrays[0].type for each in arrays)
-    return arrays if is_one else [each.cast(pa.string()) for each in arrays]
-
-
 def joined(parts: Sequence[Facts]) -> Facts:
     """The rows of all parts, one after another, of each fact that every part has."""
     if len(parts) == 1:
@@ -139,13 +135,20 @@ def _joined(values: list[Any]) -> Any:
     first = values[0]
     if any(each is None for each in values):
         return None
-    if isinstance(first, dict):
-        return {name: _joined([each.get(name) for each in values]) for name in first}
+    if isinstance(first, dict):  # columns, of which a file may lack some
+        names = dict.fromkeys(name for each in values for name in each)
+        return {name: _joined([each[name] for each in values if name in each]) for name in names}
     if isinstance(first, Keys):
         return Keys.joined(values)
     if isinstance(first, pa.ChunkedArray):
         return pa.chunked_array(_of_one_type([chunk for each in values for chunk in each.chunks]))
     return np.concatenate(values) if isinstance(first, np.ndarray) else first
+
+
+def _of_one_type(columns: list[pa.Array]) -> list[pa.Array]:
+    """As text where files have other types, such as numbers and text."""
+    is_one = len({column.type for column in columns}) == 1
+    return columns if is_one else [column.cast(pa.string()) for column in columns]
 
 
 def confidences(predictions: Predictions) -> tuple[Array, NDArray[Any]]:
@@ -240,6 +243,7 @@ def identities_of(predictions: Predictions) -> dict[str, pa.ChunkedArray]:
         return {}
     columns = {} if predictions.ids is None else {"ids": pa.chunked_array([pa.array(predictions.ids)])}
     if predictions.attributes is not None:
-        names = filter(IDENTITY.fullmatch, predictions.attributes.column_names)
-        columns |= {name: predictions.attributes[name] for name in names}
+        for field in predictions.attributes.schema:
+            if IDENTITY.fullmatch(field.name) and not pa.types.is_nested(field.type):
+                columns[field.name] = predictions.attributes[field.name]
     return columns

@@ -153,7 +153,7 @@ def repeated_identity(columns: Mapping[str, pa.ChunkedArray]) -> str:
     """The first column with values that repeat, other than one value throughout; empty if there is none."""
     for name, column in columns.items():
         values = column.drop_null()
-        if not pa.types.is_nested(column.type) and 1 < len(values.unique()) < len(values):
+        if 1 < len(values.unique()) < len(values):
             return name
     return ""
 

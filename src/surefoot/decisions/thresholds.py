@@ -256,7 +256,8 @@ def choose_thresholds(
     if calibration is not None:
         first = with_classes(first, calibration.class_names, "the calibration")
         val = first if isinstance(val, Predictions) else val
-    in_one_order({"val": first, **{name: first_rows(source) for name, source in given.items()}})
+    sides = in_one_order({"val": first, **{name: first_rows(source) for name, source in given.items()}})
+    given = {name: sides[name] if isinstance(each, Predictions) else each for name, each in given.items()}
     guarantee = Guarantee(target_error, reject_error, level)
     nothing = _nothing_accepted(first, guarantee, calibration, for_class, per)
     decisions = nothing.decisions_of(val)

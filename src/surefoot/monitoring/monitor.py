@@ -266,8 +266,8 @@ def _parts(reference: Scores, current: Scores) -> tuple[PartFinding, ...]:
     confidence = reference.confidence, current.confidence
     found: list[PartFinding] = []
     if reference.classes is not None and current.classes is not None:
-        of_reference = Keys(pa.array(reference.class_names), reference.classes)
-        predicted = of_reference, Keys(pa.array(current.class_names), current.classes)
+        names = pa.array(reference.class_names)  # of both: they are in one order, and one may have no names
+        predicted = Keys(names, reference.classes), Keys(names, current.classes)
         found += part_findings("class", predicted, confidence, (reference.group_of, current.group_of))
     if reference.groups is not None and current.groups is not None:
         found += part_findings("group", (reference.groups, current.groups), confidence)

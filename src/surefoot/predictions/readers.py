@@ -114,13 +114,18 @@ def batches(part: Part, shape: Shape, *, numbers: int = NUMBERS) -> Iterator[Bat
 
 
 def predictions_in(
-    part: Part, unlabelled: LabelKind | None = None, *, rows: int = FIRST_ROWS
+    part: Part,
+    unlabelled: LabelKind | None = None,
+    group_by: str | None = None,
+    *,
+    rows: int = FIRST_ROWS,
 ) -> Iterator[Predictions]:
     """The rows of a part with all their columns, so many at a time; without labels only of a given kind."""
     for table, start in _tables(part, rows, labelled=unlabelled is None, select=list):
-        with _naming(f"{part.path}, rows counted from {start:,}" if start else part.path), decoding("data"):
+        with naming(part.path, start), decoding("data"):
             predictions = from_tables([table], table.num_rows, unlabelled)
-        yield predictions
+            grouped = predictions if group_by is None else predictions.grouped_by(group_by)
+        yield grouped
 
 
 def batch_rows(shape: Shape | Predictions, numbers: int = NUMBERS) -> int:
@@ -153,12 +158,12 @@ def _tables(
     start = part.first
     tables = tables_in(part.path, rows, groups=part.groups or None, select=select)
     while True:
-        with _naming(part.path):
+        with naming(part.path):
             table = next(tables, None)
         if table is None:
             return
         for offset in range(0, table.num_rows, rows):
-            with _naming(part.path):
+            with naming(part.path):
                 usable = usable_rows(table.slice(offset, rows), labelled=labelled)
             if usable.num_rows:
                 yield usable, start + offset
@@ -166,20 +171,20 @@ def _tables(
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Name the file in an error."""
+def naming(path: str, start: int = 0) -> Iterator[None]:
+    """Name the file in an error, and the row that is row 0 in it."""
     try:
         yield
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        where = f"{path}, rows counted from {start:,}" if start else path
+        raise InputError(f"{where}: {error}") from error
 
 
 def _read(
     part: Part, table: pa.Table, start: int, unlabelled: LabelKind | None = None
 ) -> tuple[Batch, Shape]:
     """Validated arrays of a table, and their shape."""
-    where = f"{part.path}, rows counted from {start:,}" if start else part.path
-    with _naming(where), decoding("data"):
+    with naming(part.path, start), decoding("data"):
         found = read_rows(table, unlabelled)
         names = None if found.class_names is None else tuple(found.class_names)
         check_predictions(found.logits, found.labels, found.kind, names)

@@ -83,8 +83,7 @@ class ScannedPredictions:
 
     def predictions_in(self, part: Part, *, rows: int = FIRST_ROWS) -> Iterator[Predictions]:
         """The rows of a part, so many at a time, with all their columns."""
-        for some in predictions_in(part, self.unlabelled, rows=rows):
-            yield some if self.group_by is None else some.grouped_by(self.group_by)
+        return predictions_in(part, self.unlabelled, self.group_by, rows=rows)
 
     def __repr__(self) -> str:
         rows = "unknown" if self.rows is None else self.rows

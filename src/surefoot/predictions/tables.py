@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import FileMetaData
 
 AT_ONCE = 2**19  # bytes of a table in memory that are decoded at a time,
-CSV_BLOCK = 2**18  # and of a csv file, of which Arrow reads 32 blocks ahead
+CSV_BLOCK = 2**20  # and of a csv file, of which Arrow reads 32 blocks ahead
 COLUMN_BUFFER = 2**18  # bytes of a column of a parquet file that are read before they are decoded
 TEXT_COLUMNS = ("ids", "groups", "label")  # of a csv file: they stay text as written,
 PREDICTED_TEXT = ("path", "row", "error", TRUE_LABEL)  # and these of the output of `surefoot predict`

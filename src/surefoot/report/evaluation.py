@@ -211,7 +211,7 @@ def _draw_histogram(axes: Axes, sides: Mapping[str, curves.Histogram]) -> None:
     for side, histogram in sides.items():
         draw_histogram(axes, histogram, side)
     axes.set(xlabel="confidence", ylabel="share of predictions")
-    axes.legend(loc="upper left")
+    axes.legend(loc="best")
 
 
 def _draw_risk_coverage(axes: Axes, sides: Mapping[str, curves.RiskCoverage]) -> None:
