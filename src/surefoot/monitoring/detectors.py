@@ -29,6 +29,7 @@ TOGETHER = "together"  # the result of all detectors
 RIDGE = 0.1  # of the mean variance, added to each
 FREQUENCIES = 64  # random Fourier features of a kernel have twice as many columns
 WIDTH_ROWS = 500  # whose median distance is the width of the kernel
+COLUMNS_AT_ONCE = 32
 LEAST_RANGE = 1e-6  # a score that varies by less is constant
 PERMUTATIONS = 499  # at first
 FINEST = 20  # permutations: so many have a p-value of at most the level
@@ -281,11 +282,13 @@ def kernel_distance(name: str, reference: Floats, current: Floats) -> list[Detec
     if len(reference) + len(current) > MOST_ROWS:
         return []
     both = np.concatenate([reference, current], dtype=np.float64)
-    spread = both.std(axis=0)
+    few = range(0, both.shape[1], COLUMNS_AT_ONCE)  # a deviation takes as much memory as its columns
+    spread = np.concatenate([both[:, start : start + COLUMNS_AT_ONCE].std(axis=0) for start in few])
     varies = spread > LEAST_RANGE
     if not varies.any():
         return []
-    scaled = both[:, varies] / spread[varies]
+    scaled = both if varies.all() else both[:, varies]
+    scaled /= spread[varies]
     # Chosen by their values, not by their place: the statistic must not depend on which rows are current.
     places = np.linspace(0, len(scaled) - 1, min(WIDTH_ROWS, len(scaled))).astype(int)
     rng = np.random.default_rng(SEED)
