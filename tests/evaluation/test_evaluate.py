@@ -8,7 +8,7 @@ import pytest
 from surefoot import IGNORE, InputError, Predictions, fit_calibration, fit_temperature
 from surefoot.evaluation import groups as groups_module
 from surefoot.evaluation.evaluate import evaluate, paired_differences
-from surefoot.metrics import METRICS, ece, error_above_metric, nll
+from surefoot.metrics import METRICS, Metric, ece, error_above_metric, nll
 from surefoot.metrics.intervals import clopper_pearson
 from surefoot.predictions.classes import reordered
 from surefoot.progress import Progress
@@ -218,3 +218,19 @@ def test_tick_counts_every_resample(versions):
     sides = draw_one_label(50), draw_one_label(50)
     evaluate(*sides, calibration=calibration, resamples=7, metrics=PAPER, progress=shown)
     assert [sum(ticks)] == totals == [14 * versions]
+
+
+def test_a_metric_of_what_resamples_have_not_is_refused():
+    """A user's function of predictions, where it is to have an interval."""
+
+    def margin(predictions):
+        return float(np.diff(np.sort(predictions.probs())[:, -2:]).mean())
+
+    rows = draw_one_label(classes=3)
+    metric = Metric("margin", "Margin", "mean difference of the two highest", "-", function=margin)
+    with pytest.raises(
+        InputError, match=r"metric 'margin' reads 'probs', which resamples have not; allowed: "
+    ):
+        evaluate(rows, metrics=[metric])
+    alone = dataclasses.replace(metric, resampled=False)
+    assert evaluate(rows, metrics=[alone]).sides["familiar"].metrics["margin"].value == margin(rows)

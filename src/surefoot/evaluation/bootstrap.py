@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.errors import InputError
 from surefoot.metrics import Metric
 from surefoot.metrics.calibration import place_on_grid
 from surefoot.metrics.intervals import NAN
@@ -105,7 +106,7 @@ class Bootstrap:
         for resample, of_resample in enumerate(counts if others else ()):
             outcomes = self.outcomes.reweighted(of_resample[self.draw.block_of])
             for index, metric in others.items():
-                values[index, resample] = metric.function(outcomes)
+                values[index, resample] = _of_resample(metric, outcomes)
         return values
 
     @cached_property
@@ -247,3 +248,15 @@ def _running_sum(values: Array) -> Array:
     sums = np.zeros((len(values), values.shape[1] + 1))
     np.cumsum(values, axis=1, out=sums[:, 1:])
     return sums
+
+
+def _of_resample(metric: Metric, outcomes: Outcomes) -> float:
+    try:
+        return metric.function(outcomes)
+    except AttributeError as error:
+        if error.obj is not outcomes:
+            raise
+        raise InputError(
+            f"metric {metric.name!r} reads {error.name!r}, which resamples have not; allowed: `outcomes` "
+            "alone, or resampled=False, without an interval"
+        ) from error

@@ -1,4 +1,7 @@
-"""Every metric: a function on Predictions, and an entry in METRICS that declares all that is read of it."""
+"""Every metric: an entry in METRICS, which declares all that is read of it.
+
+Its function is given Predictions, or the Outcomes of a resample, and may read only their `outcomes`.
+"""
 
 from functools import partial
 

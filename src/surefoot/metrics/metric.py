@@ -203,7 +203,9 @@ class Metric:
       Resampled by a matrix product; streamed exactly.
     - read from running sums over ranked decisions: `curve`, of all of them if `pooled`, else the mean over
       blocks (for many labels a block per class). Streamed from cells of confidence, within `cells_range`.
-    - any `function`. Streamed if `streamed` computes it from what a stream accumulates.
+    - any `function` of `outcomes`, in which each decision counts `weight` times: resamples have no logits. A
+      new fact of each decision is a field of `Outcomes`, filled in `predictions/logits.py`. Streamed if
+      `streamed` computes it from what a stream accumulates.
 
     `function` may be left out for the first two. `many_labels` replaces the metric where there are many
     labels and it is something else.
@@ -229,7 +231,7 @@ class Metric:
     pooled: bool = False
     by_score: bool = False  # many labels: the curves are by log odds instead of confidence
     transform: Transform = IDENTITY  # of the ratio, or of the mean over curves
-    count: Count | None = None  # of a ratio its two sums; of a curve read from that alone
+    count: Count | None = None  # k of n: gives the exact interval, and is shown in %
     resampled: bool = True  # False: already about resampling, so it gets no interval of its own
     cells_range: Callable[[Cells, OfCurve], Range] = known_without_mixed_cells
     streamed: Callable[[Accumulated], Estimate] | None = None

@@ -7,6 +7,9 @@ features. Without features, the smaller of the scores' p-value and the weighted 
 outputs is the result. The same permutations calibrate every step (Westfall & Young 1993), so it is exact for
 any distribution, if the rows are exchangeable. Why so: benchmarks/results/monitor.md. Rows of one group are
 not: then whole groups are permuted (`Detector.of_groups`; benchmarks/results/groups.md).
+
+To add one: write a function that gives Detectors, call it in `monitor._findings`, and name it in
+`monitor.TITLES`.
 """
 
 import math

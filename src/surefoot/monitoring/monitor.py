@@ -63,8 +63,18 @@ FEW_ROWS = 50
 POWER = 0.8  # of the smallest drop that a check would have detected
 MOST_UNFAMILIAR = 20  # rows that are listed
 NORMAL_CURVE = NormalDist()
-ORDER = ("confidence", "energy", "energy tail", "novelty", "novelty tail", "coverage", "features",
-         "class cosine", "outputs", "together")  # fmt: skip
+TITLES = {  # of detectors, as they are listed
+    "confidence": "confidence",
+    "energy": "novelty (energy)",
+    "energy tail": "novelty (energy), highest",
+    "novelty": "novelty",
+    "novelty tail": "novelty, highest",
+    "coverage": "share accepted",
+    "features": "features",
+    "class cosine": "features, similarity to their class",
+    "outputs": "outputs (any change)",
+    "together": "all of these together",
+}
 
 
 @checked
@@ -193,7 +203,7 @@ def _findings(reference: Scores, current: Scores, level: float) -> tuple[Finding
     found = {name: described.get(name, without_means(name)) for name in (*described, *results)}
     for name, each in results.items():
         found[name] = replace(found[name], p=each.p, adjusted=each.adjusted)
-    return tuple(found[name] for name in sorted(found, key=ORDER.index))
+    return tuple(found[name] for name in sorted(found, key=list(TITLES).index))
 
 
 def _compared(name: str, before: Grouped, now: Grouped, *, sign: int) -> tuple[Finding, list[Detector]]:

@@ -9,22 +9,10 @@ from surefoot import __version__
 from surefoot.decisions.groups import groups_document, of_groups, plain, repeated_sentences
 from surefoot.evaluation.scores import number
 from surefoot.monitoring.findings import Finding
-from surefoot.monitoring.monitor import DIFFERENCE, FEW_ROWS, POWER, SCALED, Check
+from surefoot.monitoring.monitor import DIFFERENCE, FEW_ROWS, POWER, SCALED, TITLES, Check
 from surefoot.text import count_of, p_text, percent_range
 
 SHIFTED = "The data has shifted."
-TITLES = {
-    "confidence": "confidence",
-    "energy": "novelty (energy)",
-    "energy tail": "novelty (energy), highest",
-    "novelty": "novelty",
-    "novelty tail": "novelty, highest",
-    "coverage": "share accepted",
-    "features": "features",
-    "class cosine": "features, similarity to their class",
-    "outputs": "outputs (any change)",
-    "together": "all of these together",
-}
 DEFINITIONS = {
     "p": "by permutation of the rows (asymptotic if that would take too long): lower confidence, higher "
     "novelty or a smaller share accepted (mean rank; 'tail': Savage scores, which weigh the most "

@@ -15,8 +15,8 @@ from surefoot import __version__
 from surefoot.decisions.chunks import Keys
 from surefoot.io import replacing
 from surefoot.monitoring.findings import FEWEST
-from surefoot.monitoring.monitor import Check, Checked, novelty_name
-from surefoot.monitoring.monitor_text import TITLES, monitor_document, monitor_verdict
+from surefoot.monitoring.monitor import TITLES, Check, Checked, novelty_name
+from surefoot.monitoring.monitor_text import monitor_document, monitor_verdict
 from surefoot.predictions.outcomes import Array
 from surefoot.report.pages import template_named
 from surefoot.report.style import COLOURS, GREY, LINES, STYLE, drawn_svg
