@@ -555,3 +555,9 @@ def test_a_group_that_has_changed_is_named_where_no_shift_is_detected():
     assert "But confidence has changed in: group '7' (smallest p = " in changed
     assert "corrected for 43 classes and groups)" in changed
     assert "confidence has changed" not in verdict(1.0)
+
+
+def test_the_difference_of_huge_novelties_has_no_end():
+    rows = replace(draw_one_label(5, 2), novelty=np.array([1e300, 0, 0, 0, 1]))
+    (finding,) = [each for each in surefoot.monitor(rows, rows).findings if each.name == "novelty"]
+    assert (finding.change.low, finding.change.high) == (-np.inf, np.inf)

@@ -109,7 +109,8 @@ def normal_interval(value: float, samples: Sequence[Grouped], limits: tuple[floa
     fewest = min(map(len, each))
     if fewest < 2:
         return Interval(value, *(limits if np.isfinite(limits).all() else ()))
-    error = float(np.sqrt(sum(values.var(ddof=1) / len(values) for values in each)))
+    with np.errstate(over="ignore"):  # the interval of numbers such as 1e300 has no end
+        error = float(np.sqrt(sum(values.var(ddof=1) / len(values) for values in each)))
     reach = NORMAL * few_samples_factor(fewest) * error
     return Interval(value, max(limits[0], value - reach), min(limits[1], value + reach))
 
